@@ -1,0 +1,23 @@
+// Time as a value that tests can set. Leases and deadlines are measured on a monotonic clock that does not jump.
+#ifndef TESSERA_COMMON_CLOCK_H_
+#define TESSERA_COMMON_CLOCK_H_
+
+#include "absl/time/time.h"
+
+namespace tessera {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Monotonic: only differences mean anything.
+  virtual absl::Time Now() const = 0;
+  // Wall clock: for showing to people and nothing else.
+  virtual absl::Time WallNow() const = 0;
+
+  // The machine's. Lives for ever.
+  static const Clock* Real();
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COMMON_CLOCK_H_

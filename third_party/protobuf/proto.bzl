@@ -1,19 +1,16 @@
 """C++ from .proto files with Debian's protoc and grpc_cpp_plugin.
 
-`tessera_cc_proto_library` gives messages (and, with `services = True`, gRPC stubs) whose import root is `proto/`, so a
-file at proto/tessera/v1/plan.proto is imported as "tessera/v1/plan.proto" and included as "tessera/v1/plan.pb.h".
+The import root is `proto/`: a file at proto/tessera/v1/plan.proto is imported as "tessera/v1/plan.proto" and its code is
+included as "tessera/v1/plan.pb.h" (messages) and "tessera/v1/plan.grpc.pb.h" (stubs of its services).
 """
 
 _IMPORT_ROOT = "proto/"
 
-def _generate(name, srcs, deps, suffixes, flags):
-    outs = []
-    for src in srcs:
-        stem = src[:-len(".proto")]
-        outs += [stem + suffix for suffix in suffixes]
+def _protoc(name, srcs, imports, suffixes, flags):
+    outs = [src[:-len(".proto")] + suffix for src in srcs for suffix in suffixes]
     native.genrule(
         name = name,
-        srcs = srcs + deps,
+        srcs = srcs + imports,
         outs = outs,
         cmd = "protoc -I%s %s %s" % (
             _IMPORT_ROOT,
@@ -24,32 +21,28 @@ def _generate(name, srcs, deps, suffixes, flags):
     )
     return outs
 
-def tessera_cc_proto_library(name, srcs, proto_deps = [], deps = [], services = False, visibility = None):
-    """Compiles srcs to C++.
-
-    Args:
-      name: the cc_library.
-      srcs: .proto files of this package.
-      proto_deps: .proto files that srcs import, directly or not.
-      deps: the tessera_cc_proto_library targets that hold the code of proto_deps.
-      services: whether srcs define services; adds the gRPC stubs and gRPC itself.
-      visibility: as for every rule.
-    """
-    outs = _generate(name + "_pb", srcs, proto_deps, [".pb.h", ".pb.cc"], "--cpp_out=@OUT@")
-    if services:
-        outs += _generate(
-            name + "_grpc",
-            srcs,
-            proto_deps,
-            [".grpc.pb.h", ".grpc.pb.cc"],
-            "--grpc_out=@OUT@ --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin",
-        )
+def _library(name, outs, deps):
     native.cc_library(
         name = name,
         srcs = [out for out in outs if out.endswith(".cc")],
         hdrs = [out for out in outs if out.endswith(".h")],
         copts = ["-w"],
         includes = ["."],
-        deps = deps + ["//third_party/protobuf"] + (["//third_party/grpc"] if services else []),
-        visibility = visibility,
+        deps = deps,
     )
+
+def tessera_cc_proto_library(name, srcs):
+    """Messages of `srcs`, which import only each other. No gRPC."""
+    outs = _protoc(name + "_pb", srcs, [], [".pb.h", ".pb.cc"], "--cpp_out=@OUT@")
+    _library(name, outs, ["//third_party/protobuf"])
+
+def tessera_cc_grpc_library(name, src, imports, deps):
+    """gRPC stubs of the services in `src`; `imports` are the .proto files it needs, `deps` their messages."""
+    outs = _protoc(
+        name + "_grpc",
+        [src],
+        imports,
+        [".grpc.pb.h", ".grpc.pb.cc"],
+        "--grpc_out=@OUT@ --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin",
+    )
+    _library(name, outs, deps + ["//third_party/grpc"])

@@ -1,0 +1,35 @@
+#include "common/process_env.h"
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "common/errors.h"
+
+namespace tessera {
+namespace {
+
+std::string Get(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessEnv> ProcessEnv::Read() {
+  ProcessEnv env;
+  if (const std::string text = Get("TESSERA_AGENT_FD"); !text.empty()) {
+    int fd = -1;
+    if (!absl::SimpleAtoi(text, &fd) || fd < 0) {
+      return InvalidField("TESSERA_AGENT_FD",
+                          "is not a file descriptor; the agent sets it, unset it elsewhere");
+    }
+    env.agent_fd = fd;
+  }
+  env.coordinator = Get("TESSERA_COORDINATOR");
+  env.test_fault = Get("TESSERA_TEST_FAULT");
+  env.test_gradients_dir = Get("TESSERA_TEST_GRADIENTS_DIR");
+  env.no_color = !Get("NO_COLOR").empty();
+  return env;
+}
+
+}  // namespace tessera

@@ -1,20 +1,22 @@
-// Names of plans and layouts that change exactly when they do: SHA-256 in lower-case hex over a text of our own, so that
-// nothing depends on how protobuf serialises. A line is a key, a space and a value, and ends with '\n'; names stand last on a
-// line and hold no line break (ModelSpec refuses them). Integers are decimal, dtypes canonical names ("float32"), enums their
-// proto names ("FULL_SHARD"), lists are joined by ',' and '-' stands for an absent or empty one.
+// Names of plans and layouts that change exactly when they do: SHA-256 in lower-case hex over a
+// text of our own, so that nothing depends on how protobuf serialises. A line is a key, a space and
+// a value, and ends with '\n'; names stand last on a line and hold no line break (ModelSpec refuses
+// them). Integers are decimal, dtypes canonical names ("float32"), enums their proto names
+// ("FULL_SHARD"), lists are joined by ',' and '-' stands for an absent or empty one.
 //
 // Plan (once `tessera-plan 1`, then for every unit, in order):
-//   unit FQN | class NAME | numel N | original_dtype D | param_dtype D | reduce_dtype D | enclosing_unit I
-//   and for each of its parameters: parameter FQN | shape A,B | requires_grad 0|1 | tied FQN (for each tie)
+//   unit FQN | class NAME | numel N | original_dtype D | param_dtype D | reduce_dtype D |
+//   enclosing_unit I and for each of its parameters: parameter FQN | shape A,B | requires_grad 0|1
+//   | tied FQN (for each tie)
 // Not in it: initial values, notes, the model's name.
 //
 // Layout (once):
-//   tessera-layout 1 | plan FINGERPRINT | world_size N | sharding_strategy E | shard_count N | replica_count N |
-//   unshard_mode E | prefetch N | gradient_stride_bytes N
-//   then for each slot: unsharded_slot OFFSET,BYTES,LEVEL and gradient_slot OFFSET,BYTES,LEVEL
-//   then rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
-//   then for each unit: unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER
-//   and for each of its parameters: parameter OFFSET FQN
+//   tessera-layout 1 | plan FINGERPRINT | world_size N | sharding_strategy E | shard_count N |
+//   replica_count N | unshard_mode E | prefetch N | gradient_stride_bytes N then for each slot:
+//   unsharded_slot OFFSET,BYTES,LEVEL and gradient_slot OFFSET,BYTES,LEVEL then rank_file
+//   RECORD,UNDO_OFFSET,UNDO,TOTAL then for each unit: unit FQN | level N | padded_numel N |
+//   shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER and for each of its parameters: parameter
+//   OFFSET FQN
 // Not in it: notes.
 //
 // ('|' above stands for the end of a line.) Thread-safety: pure functions.
@@ -40,8 +42,8 @@ std::string LayoutText(const v1::Layout& header,
 // What Plan.plan_fingerprint must be.
 std::string PlanFingerprint(const google::protobuf::RepeatedPtrField<v1::Unit>& units);
 
-// What Layout.layout_fingerprint must be, from a layout (its own `units` and `layout_fingerprint` are not looked at) and the
-// list of its units: a worker gets the two apart.
+// What Layout.layout_fingerprint must be, from a layout (its own `units` and `layout_fingerprint`
+// are not looked at) and the list of its units: a worker gets the two apart.
 std::string LayoutFingerprint(const v1::Layout& header,
                               const google::protobuf::RepeatedPtrField<v1::UnitLayout>& units);
 

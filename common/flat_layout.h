@@ -1,8 +1,10 @@
-// Where parameters lie in a unit's flat parameter, and where it is cut. FSDP's rule with two knobs: each parameter starts at
-// a multiple of param_align_bytes (FSDP with use_orig_params: 16; without: 0), and each shard at a multiple of
-// shard_align_bytes (FSDP: 0). Both are bytes of param_dtype, which is what moves. Padding is zeros and counts nowhere else.
+// Where parameters lie in a unit's flat parameter, and where it is cut. FSDP's rule with two knobs:
+// each parameter starts at a multiple of param_align_bytes (FSDP with use_orig_params: 16; without:
+// 0), and each shard at a multiple of shard_align_bytes (FSDP: 0). Both are bytes of param_dtype,
+// which is what moves. Padding is zeros and counts nowhere else.
 //
-//   100 and 24 elements of bfloat16, 16 and 128 bytes, 2 shards: offsets 0 and 104, padded_numel 128, shard_numel 64.
+//   100 and 24 elements of bfloat16, 16 and 128 bytes, 2 shards: offsets 0 and 104, padded_numel
+//   128, shard_numel 64.
 //
 // Counts are elements.
 #ifndef TESSERA_COMMON_FLAT_LAYOUT_H_
@@ -33,20 +35,22 @@ struct FlatLayout {
   int64_t shard_numel = 0;       // shard i is [i x shard_numel, (i + 1) x shard_numel)
 };
 
-// Lays out parameters of `numels` elements in that order. No elements at all give no padding and shards of 0.
-// INVALID_ARGUMENT: a negative numel, an alignment outside [0, kMaxAlignBytes], shard_count below 1, a dtype without a size.
+// Lays out parameters of `numels` elements in that order. No elements at all give no padding and
+// shards of 0. INVALID_ARGUMENT: a negative numel, an alignment outside [0, kMaxAlignBytes],
+// shard_count below 1, a dtype without a size.
 absl::StatusOr<FlatLayout> MakeFlatLayout(absl::Span<const int64_t> numels,
                                           const FlatLayoutOptions& options);
 
 // The part of one parameter that lies in a flat interval.
 struct ShardRecord {
-  int parameter = 0;             // index
-  int64_t begin = 0;             // within the parameter, half open
+  int parameter = 0;  // index
+  int64_t begin = 0;  // within the parameter, half open
   int64_t end = 0;
-  int64_t offset_in_shard = 0;   // of element `begin`, from the interval's start
+  int64_t offset_in_shard = 0;  // of element `begin`, from the interval's start
 };
 
-// What lies in [begin, end) of the flat parameter, in its order: only parameters with at least one element there.
+// What lies in [begin, end) of the flat parameter, in its order: only parameters with at least one
+// element there.
 std::vector<ShardRecord> ShardRecords(absl::Span<const int64_t> offsets,
                                       absl::Span<const int64_t> numels, int64_t begin, int64_t end);
 

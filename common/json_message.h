@@ -1,5 +1,5 @@
-// JSON -> protobuf message, with errors that a person can act on: protobuf's own, on one line, with the key that is to
-// blame and the source's name in front.
+// JSON -> protobuf message, with errors that a person can act on: protobuf's own, on one line, with
+// the key that is to blame and the source's name in front.
 #ifndef TESSERA_COMMON_JSON_MESSAGE_H_
 #define TESSERA_COMMON_JSON_MESSAGE_H_
 
@@ -9,11 +9,12 @@
 
 namespace tessera {
 
-// Replaces `message` by what `json` (proto3's JSON mapping) says. `source_name` is a file or flag for the message, and `kind`
-// what the text should be, e.g. "a ModelSpec". INVALID_ARGUMENT: not JSON, an unknown key, or a value that does not fit its
-// key; Field(status) is the key's dotted path where there is one.
-absl::Status ParseJson(absl::string_view json, absl::string_view source_name, absl::string_view kind,
-                       google::protobuf::Message* message);
+// Replaces `message` by what `json` (proto3's JSON mapping) says. `source_name` is a file or flag
+// for the message, and `kind` what the text should be, e.g. "a ModelSpec". INVALID_ARGUMENT: not
+// JSON, an unknown key, or a value that does not fit its key; Field(status) is the key's dotted
+// path where there is one.
+absl::Status ParseJson(absl::string_view json, absl::string_view source_name,
+                       absl::string_view kind, google::protobuf::Message* message);
 
 }  // namespace tessera
 

@@ -2,16 +2,22 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec spec, ParseModelSpec(text, "model.json"));
 //   TESSERA_ASSIGN_OR_RETURN(const ModelIndex index, ModelIndex::Create(spec));
-//   for (const ModelIndex::Parameter& parameter : index.parameters()) Use(parameter.fqn, parameter.numel);
+//   for (const ModelIndex::Parameter& parameter : index.parameters()) Use(parameter.fqn,
+//   parameter.numel);
 //
-// What a model must be (everything else is INVALID_ARGUMENT, one line that names the FQN and says what to do):
+// What a model must be (everything else is INVALID_ARGUMENT, one line that names the FQN and says
+// what to do):
 //   - modules nest at most kMaxModuleDepth deep, and there is at least one parameter;
 //   - names are not empty, hold no dot and no control character, and differ within a module;
-//   - a parameter has a floating-point dtype, at least one dimension (a scalar cannot be sharded) and positive extents;
-//     kMaxModelNumel bounds the elements of the whole model, so that no sum of bytes overflows later;
-//   - `tied_to` names a parameter that holds its own storage, of the same shape, dtype and requires_grad. The `init` of a
+//   - a parameter has a floating-point dtype, at least one dimension (a scalar cannot be sharded)
+//   and positive extents;
+//     kMaxModelNumel bounds the elements of the whole model, so that no sum of bytes overflows
+//     later;
+//   - `tied_to` names a parameter that holds its own storage, of the same shape, dtype and
+//   requires_grad. The `init` of a
 //     tied parameter means nothing: its holder's counts;
-//   - `same_as` names an earlier module that is no alias and does not enclose this one, on a module with nothing else.
+//   - `same_as` names an earlier module that is no alias and does not enclose this one, on a module
+//   with nothing else.
 // FSDP refuses scalars and integers too; extents of 0, which it takes, are refused here.
 //
 // Thread-safety: values; no shared state.
@@ -30,14 +36,15 @@
 
 namespace tessera {
 
-// The root is at depth 1. Deeper trees do not pass protobuf's JSON reader.
-inline constexpr int kMaxModuleDepth = 40;
+// The root is at depth 1. protobuf reads messages 100 deep at most, and a module is one level of
+// one.
+inline constexpr int kMaxModuleDepth = 64;
 inline constexpr int64_t kMaxModelNumel = int64_t{1} << 45;
 // FQNs under which parameters may be used; only modules that are shared over and over come near it.
 inline constexpr int64_t kMaxParameterUses = 1'000'000;
 
-// `json` as a valid ModelSpec. INVALID_ARGUMENT: not JSON, an unknown key, a value of the wrong type, or as above; the
-// message begins with `source_name`.
+// `json` as a valid ModelSpec. INVALID_ARGUMENT: not JSON, an unknown key, a value of the wrong
+// type, or as above; the message begins with `source_name`.
 absl::StatusOr<v1::ModelSpec> ParseModelSpec(absl::string_view json, absl::string_view source_name);
 
 // INVALID_ARGUMENT: as above.
@@ -46,8 +53,8 @@ absl::Status ValidateModelSpec(const v1::ModelSpec& spec);
 // A module's or parameter's FQN, from its parent's (the root's is "") and its name.
 std::string JoinFqn(absl::string_view parent, absl::string_view name);
 
-// The modules and parameters of a valid ModelSpec as flat lists. Points into the spec, which must outlive it and stay as
-// it is.
+// The modules and parameters of a valid ModelSpec as flat lists. Points into the spec, which must
+// outlive it and stay as it is.
 class ModelIndex {
  public:
   struct Module {
@@ -70,7 +77,8 @@ class ModelIndex {
     struct Use {
       std::string fqn;
       int module = 0;  // where the use is: the module with the tie, or the alias
-      // The module object that uses it there: `module` itself for a tie, the alias's target for an alias.
+      // The module object that uses it there: `module` itself for a tie, the alias's target for an
+      // alias.
       int object = 0;
     };
     std::vector<Use> uses;
@@ -79,8 +87,8 @@ class ModelIndex {
   // INVALID_ARGUMENT: as above.
   static absl::StatusOr<ModelIndex> Create(const v1::ModelSpec& spec);
 
-  // Pre-order, children in registration order; the root is first. Aliases are here, what is below their target is not
-  // repeated.
+  // Pre-order, children in registration order; the root is first. Aliases are here, what is below
+  // their target is not repeated.
   const std::vector<Module>& modules() const { return modules_; }
   // In the order of modules(), in each its own in registration order: the order of flat parameters.
   const std::vector<Parameter>& parameters() const { return parameters_; }

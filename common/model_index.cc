@@ -32,10 +32,13 @@ class ModelIndexBuilder {
   absl::Status AddOwn(int module);
   absl::Status AddParameter(const v1::Parameter& parameter, std::string fqn, int module);
   absl::Status ResolveAliases();
+  // The storage that a tie names.
+  absl::StatusOr<int> HolderOf(const Tie& tie) const;
   absl::Status ResolveTies();
+  absl::Status CountShared(absl::string_view fqn);
   absl::Status AddUse(int storage, ModelIndex::Parameter::Use use);
   // Adds the uses that alias `alias` makes of all below `target`, under the name `fqn`.
-  absl::Status AddAliasUses(int alias, int object, int target, const std::string& fqn);
+  absl::Status AddAliasUses(int alias, int object, int target, const std::string& fqn, int depth);
 
   const v1::ModelSpec& spec_;
   ModelIndex index_;
@@ -46,14 +49,19 @@ class ModelIndexBuilder {
   // For each module its parameters: FQN's last segment and storage, ties included.
   std::vector<std::vector<std::pair<std::string, int>>> parameters_of_;
   int64_t total_numel_ = 0;
-  int64_t uses_ = 0;
+  int64_t shared_ = 0;  // modules and parameters under names of ties and aliases
 };
 
 namespace {
 
 std::string Shown(absl::string_view fqn) { return fqn.empty() ? "root" : std::string(fqn); }
 
-// Fails for what cannot be a segment of an FQN. `where` is what the message is about.
+absl::Status TooDeep(absl::string_view fqn) {
+  return InvalidField(fqn, absl::StrCat("is nested more than ", kMaxModuleDepth,
+                                        " modules deep; flatten the model"));
+}
+
+// Fails for what cannot be a segment of an FQN.
 absl::Status CheckName(absl::string_view name, absl::string_view parent_fqn,
                        absl::string_view what) {
   const auto bad = [&](absl::string_view message) {
@@ -174,14 +182,34 @@ absl::Status CheckInit(const v1::Init& init, absl::string_view fqn) {
   return absl::OkStatus();
 }
 
+// Fails where a tie and its holder cannot be one storage.
+absl::Status CheckTie(const v1::Parameter& tie, absl::string_view fqn,
+                      const ModelIndex::Parameter& holder) {
+  const auto differs = [&](absl::string_view what, absl::string_view own, absl::string_view other) {
+    return InvalidField(fqn,
+                        absl::StrCat("has the ", what, " ", own, " and is tied to \"", holder.fqn,
+                                     "\", which has ", other, "; make them the same"));
+  };
+  const auto shape = [](const v1::Parameter& parameter) {
+    return absl::StrCat("[", absl::StrJoin(parameter.shape(), ","), "]");
+  };
+  if (shape(tie) != shape(*holder.spec)) {
+    return differs("shape", shape(tie), shape(*holder.spec));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, ParameterDType(tie, fqn));
+  if (dtype != holder.dtype) return differs("dtype", DTypeName(dtype), DTypeName(holder.dtype));
+  if (!tie.has_requires_grad() || tie.requires_grad() == holder.requires_grad) {
+    return absl::OkStatus();
+  }
+  return differs("requires_grad", tie.requires_grad() ? "true" : "false",
+                 holder.requires_grad ? "true" : "false");
+}
+
 }  // namespace
 
 absl::Status ModelIndexBuilder::AddModule(const v1::Module& module, std::string fqn, int parent,
                                           int depth) {
-  if (depth > kMaxModuleDepth) {
-    return InvalidField(fqn, absl::StrCat("is nested more than ", kMaxModuleDepth,
-                                          " modules deep; flatten the model"));
-  }
+  if (depth > kMaxModuleDepth) return TooDeep(fqn);
   TESSERA_RETURN_IF_ERROR(CheckClassNames(module, fqn));
   if (!module.same_as().empty()) TESSERA_RETURN_IF_ERROR(CheckAlias(module, fqn));
   TESSERA_RETURN_IF_ERROR(CheckUnique(module, fqn));
@@ -239,73 +267,64 @@ absl::Status ModelIndexBuilder::AddParameter(const v1::Parameter& parameter, std
   return absl::OkStatus();
 }
 
+absl::Status ModelIndexBuilder::CountShared(absl::string_view fqn) {
+  if (++shared_ <= kMaxSharedUses) return absl::OkStatus();
+  return InvalidField(fqn, absl::StrCat("is one of more than ", kMaxSharedUses,
+                                        " uses of shared modules and parameters; share fewer"));
+}
+
 absl::Status ModelIndexBuilder::AddUse(int storage, ModelIndex::Parameter::Use use) {
-  if (++uses_ > kMaxParameterUses) {
-    return InvalidField(use.fqn, absl::StrCat("is one of more than ", kMaxParameterUses,
-                                              " uses of shared parameters; share fewer modules"));
-  }
+  TESSERA_RETURN_IF_ERROR(CountShared(use.fqn));
   index_.parameters_[storage].uses.push_back(std::move(use));
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> ModelIndexBuilder::HolderOf(const Tie& tie) const {
+  const std::string& holder = tie.spec->tied_to();
+  if (const auto found = storage_by_fqn_.find(holder); found != storage_by_fqn_.end()) {
+    return found->second;
+  }
+  if (holder == tie.fqn) return InvalidField(tie.fqn, "is tied to itself; drop tied_to");
+  const auto chained = tie_by_fqn_.find(holder);
+  if (chained == tie_by_fqn_.end()) {
+    return InvalidField(tie.fqn,
+                        absl::StrCat("is tied to \"", holder, "\", which is no parameter; ",
+                                     "give the FQN of the one that holds the storage"));
+  }
+  return InvalidField(tie.fqn,
+                      absl::StrCat("is tied to \"", holder, "\", which is itself tied to \"",
+                                   ties_[chained->second].spec->tied_to(),
+                                   "\"; tie both to the one that holds the storage"));
+}
+
 absl::Status ModelIndexBuilder::ResolveTies() {
   for (const Tie& tie : ties_) {
-    const std::string& holder_fqn = tie.spec->tied_to();
-    const auto found = storage_by_fqn_.find(holder_fqn);
-    if (found == storage_by_fqn_.end()) {
-      const auto chained = tie_by_fqn_.find(holder_fqn);
-      if (holder_fqn == tie.fqn) return InvalidField(tie.fqn, "is tied to itself; drop tied_to");
-      if (chained != tie_by_fqn_.end()) {
-        return InvalidField(tie.fqn, absl::StrCat("is tied to \"", holder_fqn,
-                                                  "\", which is itself tied; tie it to \"",
-                                                  ties_[chained->second].spec->tied_to(), "\""));
-      }
-      return InvalidField(
-          tie.fqn,
-          absl::StrCat(
-              "is tied to \"", holder_fqn,
-              "\", which is no parameter; give the FQN of the one that holds the storage"));
-    }
-    const ModelIndex::Parameter& holder = index_.parameters_[found->second];
-    const auto shape_text = [](const v1::Parameter& p) {
-      return absl::StrCat("[", absl::StrJoin(p.shape(), ","), "]");
-    };
-    if (shape_text(*tie.spec) != shape_text(*holder.spec)) {
-      return InvalidField(tie.fqn, absl::StrCat("has the shape ", shape_text(*tie.spec),
-                                                " and is tied to \"", holder_fqn, "\" of shape ",
-                                                shape_text(*holder.spec), "; make them the same"));
-    }
-    TESSERA_ASSIGN_OR_RETURN(const DType dtype, ParameterDType(*tie.spec, tie.fqn));
-    if (dtype != holder.dtype) {
-      return InvalidField(
-          tie.fqn, absl::StrCat("is ", DTypeName(dtype), " and is tied to \"", holder_fqn,
-                                "\", which is ", DTypeName(holder.dtype), "; make them the same"));
-    }
-    if (tie.spec->has_requires_grad() && tie.spec->requires_grad() != holder.requires_grad) {
-      return InvalidField(tie.fqn, absl::StrCat("differs in requires_grad from \"", holder_fqn,
-                                                "\", to which it is tied; make them the same"));
-    }
-    parameters_of_[tie.module].emplace_back(tie.spec->name(), found->second);
+    TESSERA_ASSIGN_OR_RETURN(const int holder, HolderOf(tie));
+    TESSERA_RETURN_IF_ERROR(CheckTie(*tie.spec, tie.fqn, index_.parameters_[holder]));
+    parameters_of_[tie.module].emplace_back(tie.spec->name(), holder);
     TESSERA_RETURN_IF_ERROR(
-        AddUse(found->second, {.fqn = tie.fqn, .module = tie.module, .object = tie.module}));
+        AddUse(holder, {.fqn = tie.fqn, .module = tie.module, .object = tie.module}));
   }
   return absl::OkStatus();
 }
 
 absl::Status ModelIndexBuilder::AddAliasUses(int alias, int object, int target,
-                                             const std::string& fqn) {
+                                             const std::string& fqn, int depth) {
+  if (depth > kMaxModuleDepth) return TooDeep(fqn);
+  TESSERA_RETURN_IF_ERROR(CountShared(fqn));
   const ModelIndex::Module& module = index_.modules_[target];
-  // An alias below the target stands for its own target; indices fall with every such hop, so this
-  // ends.
-  if (module.same_as >= 0) return AddAliasUses(alias, module.same_as, module.same_as, fqn);
+  // An alias below the target stands for its own target, which comes earlier, so this ends.
+  if (module.same_as >= 0) {
+    return AddAliasUses(alias, module.same_as, module.same_as, fqn, depth + 1);
+  }
   for (const auto& [name, storage] : parameters_of_[target]) {
     TESSERA_RETURN_IF_ERROR(
         AddUse(storage, {.fqn = JoinFqn(fqn, name), .module = alias, .object = object}));
   }
   for (int child = target + 1; child < module.subtree_end;
        child = index_.modules_[child].subtree_end) {
-    TESSERA_RETURN_IF_ERROR(
-        AddAliasUses(alias, object, child, JoinFqn(fqn, index_.modules_[child].spec->name())));
+    const std::string child_fqn = JoinFqn(fqn, index_.modules_[child].spec->name());
+    TESSERA_RETURN_IF_ERROR(AddAliasUses(alias, object, child, child_fqn, depth + 1));
   }
   return absl::OkStatus();
 }
@@ -333,7 +352,7 @@ absl::Status ModelIndexBuilder::ResolveAliases() {
                        index_.modules_[found->second].spec->same_as(), "\""));
     }
     module.same_as = found->second;
-    TESSERA_RETURN_IF_ERROR(AddAliasUses(i, module.same_as, module.same_as, module.fqn));
+    TESSERA_RETURN_IF_ERROR(AddAliasUses(i, module.same_as, module.same_as, module.fqn, 1));
   }
   return absl::OkStatus();
 }

@@ -40,8 +40,9 @@ namespace tessera {
 // one.
 inline constexpr int kMaxModuleDepth = 64;
 inline constexpr int64_t kMaxModelNumel = int64_t{1} << 45;
-// FQNs under which parameters may be used; only modules that are shared over and over come near it.
-inline constexpr int64_t kMaxParameterUses = 1'000'000;
+// Modules and parameters that aliases and ties stand for, in all; only modules that are shared over
+// and over come near it.
+inline constexpr int64_t kMaxSharedUses = 1'000'000;
 
 // `json` as a valid ModelSpec. INVALID_ARGUMENT: not JSON, an unknown key, a value of the wrong
 // type, or as above; the message begins with `source_name`.
@@ -73,12 +74,12 @@ class ModelIndex {
     int64_t numel = 0;
     DType dtype = v1::DTYPE_UNSPECIFIED;
     bool requires_grad = true;
-    // Other places where the storage is used: ties and aliases, in walk order.
+    // Other places where the storage is used: ties, then aliases, each in walk order.
     struct Use {
       std::string fqn;
       int module = 0;  // where the use is: the module with the tie, or the alias
-      // The module object that uses it there: `module` itself for a tie, the alias's target for an
-      // alias.
+      // The module object that is used: `module` itself for a tie; for an alias its target, or what an
+      // alias below the target stands for.
       int object = 0;
     };
     std::vector<Use> uses;

@@ -1,0 +1,95 @@
+#include "coordinator/forecast.h"
+
+#include <algorithm>
+
+#include "common/control_file.h"
+#include "common/dtype.h"
+#include "coordinator/layout.h"
+
+namespace tessera {
+namespace {
+
+// Every rank has shards of the same length.
+v1::RankForecast ForecastRank(const v1::Plan& plan, const v1::Layout& layout) {
+  v1::RankForecast rank;
+  int64_t parameters = 0;
+  int64_t optimizer = 0;
+  for (int i = 0; i < plan.units_size(); ++i) {
+    parameters += layout.units(i).shard_numel() * DTypeBytes(plan.units(i).original_dtype());
+    optimizer += layout.units(i).shard_numel() * kOptimizerBytesPerElement;
+  }
+  rank.set_parameter_bytes(parameters);
+  // Reduced gradients are kept in the original dtype.
+  rank.set_gradient_bytes(parameters);
+  rank.set_optimizer_bytes(optimizer);
+  rank.set_undo_bytes(layout.rank_file().undo_bytes());
+  rank.set_record_bytes(layout.rank_file().record_bytes());
+  rank.set_private_total_bytes(layout.rank_file().total_bytes());
+  rank.set_padding_bytes(rank.private_total_bytes() - rank.parameter_bytes() -
+                         rank.gradient_bytes() - rank.optimizer_bytes() - rank.undo_bytes() -
+                         rank.record_bytes());
+  rank.set_mapped_bytes(RoundUp(rank.private_total_bytes(), kPageBytes));
+  return rank;
+}
+
+int64_t SumOf(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
+  int64_t sum = 0;
+  for (const v1::Slot& slot : slots) sum += slot.bytes();
+  return sum;
+}
+
+v1::HostForecast ForecastHost(const v1::Layout& layout, int local_ranks) {
+  v1::HostForecast host;
+  host.set_unsharded_bytes(SumOf(layout.unsharded_slots()));
+  host.set_unsharded_gradient_bytes(local_ranks * SumOf(layout.gradient_slots()));
+  host.set_control_bytes(
+      ControlFileBytes(local_ranks, layout.unsharded_slots_size(), layout.gradient_slots_size()));
+  host.set_shared_total_bytes(host.unsharded_bytes() + host.unsharded_gradient_bytes() +
+                              host.staging_bytes() + host.control_bytes());
+  int64_t unsharded_end = 0;
+  for (const v1::Slot& slot : layout.unsharded_slots()) {
+    unsharded_end = std::max(unsharded_end, slot.offset_bytes() + slot.bytes());
+  }
+  host.set_mapped_bytes(RoundUp(unsharded_end, kPageBytes) +
+                        RoundUp(local_ranks * layout.gradient_stride_bytes(), kPageBytes) +
+                        RoundUp(host.control_bytes(), kPageBytes));
+  return host;
+}
+
+int64_t WireBytes(const v1::Plan& plan, const v1::Layout& layout) {
+  int64_t bytes = 0;
+  for (int i = 0; i < plan.units_size(); ++i) {
+    const v1::Unit& unit = plan.units(i);
+    const int64_t gathers = unit.has_enclosing_unit() ? 2 : 1;
+    bool trained = false;
+    for (const v1::UnitParameter& parameter : unit.parameters())
+      trained |= parameter.requires_grad();
+    const int64_t per_element =
+        gathers * DTypeBytes(unit.param_dtype()) + (trained ? DTypeBytes(unit.reduce_dtype()) : 0);
+    bytes += (layout.shard_count() - 1) * layout.units(i).shard_numel() * per_element;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+v1::Forecast MakeForecast(const v1::Plan& plan, const v1::Layout& layout, int local_world_size,
+                          int64_t micro_batches) {
+  v1::Forecast forecast;
+  v1::RankForecast rank = ForecastRank(plan, layout);
+  for (int i = 0; i < layout.world_size(); ++i) {
+    rank.set_rank(i);
+    *forecast.add_ranks() = rank;
+  }
+  for (int start = 0; start < layout.world_size(); start += local_world_size) {
+    v1::HostForecast* host = forecast.add_hosts();
+    *host = ForecastHost(layout, std::min(local_world_size, layout.world_size() - start));
+    host->set_host(forecast.hosts_size() - 1);
+  }
+  // The workload's own; nothing here knows what it computes.
+  forecast.set_activation_certainty(v1::Forecast::UNKNOWN);
+  forecast.set_wire_bytes_per_step(micro_batches * WireBytes(plan, layout));
+  return forecast;
+}
+
+}  // namespace tessera

@@ -1,5 +1,5 @@
-// A worker's line to the coordinator. The gRPC one is made by CreateMembershipClient (membership_client.cc, the only file
-// here that includes gRPC); tests use a fake.
+// A worker's line to the coordinator. The gRPC one is made by CreateMembershipClient
+// (membership_client.cc, the only file here that includes gRPC); tests use a fake.
 #ifndef TESSERA_WORKER_MEMBERSHIP_CLIENT_H_
 #define TESSERA_WORKER_MEMBERSHIP_CLIENT_H_
 
@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tessera/v1/plan.pb.h"
 #include "tessera/v1/membership_service.pb.h"
+#include "tessera/v1/plan.pb.h"
 
 namespace tessera {
 
@@ -28,20 +28,26 @@ class MembershipClient {
  public:
   virtual ~MembershipClient() = default;
 
-  // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at most once, from another
-  // thread, when the coordinator ends the generation (ABORTED, GENERATION_ENDED) or stays away for longer than the lease
-  // (UNAVAILABLE). Errors: as MembershipService.Attend; DEADLINE_EXCEEDED after `timeout`.
+  // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at
+  // most once, from another thread, when the coordinator ends the generation (ABORTED,
+  // GENERATION_ENDED) or stays away for longer than the lease (UNAVAILABLE). Errors: as
+  // MembershipService.Attend; DEADLINE_EXCEEDED after `timeout`.
   virtual absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                                 std::function<void(const absl::Status&)> on_end) = 0;
   // Errors: as MembershipService.ListUnits; DEADLINE_EXCEEDED after `timeout`.
-  virtual absl::StatusOr<PlannedUnits> ListUnits(const std::string& job, int64_t generation, absl::Duration timeout) = 0;
-  // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended. DEADLINE_EXCEEDED.
+  virtual absl::StatusOr<PlannedUnits> ListUnits(const std::string& job, int64_t generation,
+                                                 absl::Duration timeout) = 0;
+  // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
+  // DEADLINE_EXCEEDED.
   virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
-  // Hands a report over to be sent and returns; never waits. Reports are sent in order, each with a deadline; while the
-  // coordinator is away newer samples replace older ones and progress is kept (the last 1,000 lines).
+  // Hands a report over to be sent and returns; never waits. Reports are sent in order, each with a
+  // deadline; while the coordinator is away newer samples replace older ones and progress is kept
+  // (the last 1,000 lines).
   virtual void ReportStats(v1::ReportStatsRequest report) = 0;
-  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. The last call.
-  virtual void Leave(const absl::Status& status, std::optional<int> blamed_rank, absl::Duration timeout) = 0;
+  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. The last
+  // call.
+  virtual void Leave(const absl::Status& status, std::optional<int> blamed_rank,
+                     absl::Duration timeout) = 0;
 };
 
 // `coordinator`: HOST:PORT. Does not connect yet.

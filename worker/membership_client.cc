@@ -1,0 +1,190 @@
+#include "worker/membership_client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/grpc_channel.h"
+#include "common/grpc_status.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "grpcpp/client_context.h"
+#include "tessera/v1/membership_service.grpc.pb.h"
+#include "worker/attend_client.h"
+#include "worker/report_sender.h"
+
+namespace tessera {
+namespace {
+
+class GrpcMembershipClient : public MembershipClient {
+ public:
+  explicit GrpcMembershipClient(const std::string& coordinator)
+      : coordinator_(coordinator),
+        channel_(MakeChannel(coordinator)),
+        stub_(v1::MembershipService::NewStub(channel_)),
+        reports_(channel_) {}
+
+  // A client that is dropped without Leave ends its own stream: that is nobody's end to be told of.
+  ~GrpcMembershipClient() override {
+    MutexLock lock(mutex_);
+    leaving_ = true;
+  }
+
+  absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
+                        std::function<void(const absl::Status&)> on_end) override {
+    if (attendance_ != nullptr) {
+      return absl::FailedPreconditionError("this client has joined a rank already");
+    }
+    on_end_ = std::move(on_end);
+    v1::AttendRequest request;
+    *request.mutable_join_rank() = join;
+    attendance_ = AttendClient::Start(
+        {.coordinator = coordinator_}, request,
+        {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
+         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
+    return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
+  }
+
+  absl::StatusOr<PlannedUnits> ListUnits(const std::string& job, int64_t generation,
+                                         absl::Duration timeout) override {
+    const auto deadline = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout);
+    PlannedUnits planned;
+    v1::ListUnitsRequest request;
+    request.set_job(job);
+    request.set_generation(generation);
+    do {
+      grpc::ClientContext context;
+      context.set_deadline(
+          std::chrono::time_point_cast<std::chrono::system_clock::duration>(deadline));
+      v1::ListUnitsResponse page;
+      const absl::Status listed = FromGrpcStatus(stub_->ListUnits(&context, request, &page));
+      TESSERA_RETURN_IF_ERROR(
+          Annotate(listed, absl::StrCat("listing the units at the coordinator ", coordinator_)));
+      if (page.units_size() != page.layouts_size()) {
+        return absl::InternalError(
+            absl::StrCat("the coordinator sent ", page.units_size(), " units and ",
+                         page.layouts_size(), " layouts; is it of the same build as the worker?"));
+      }
+      for (v1::Unit& unit : *page.mutable_units()) planned.units.push_back(std::move(unit));
+      for (v1::UnitLayout& unit : *page.mutable_layouts()) {
+        planned.layouts.push_back(std::move(unit));
+      }
+      request.set_page_token(page.next_page_token());
+    } while (!request.page_token().empty());
+    return planned;
+  }
+
+  absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) override {
+    if (attendance_ == nullptr) return absl::FailedPreconditionError("no rank was joined");
+    v1::AttendRequest request;
+    request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
+    attendance_->Send(request);
+    return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
+  }
+
+  void ReportStats(v1::ReportStatsRequest report) override { reports_.Add(std::move(report)); }
+
+  void Leave(const absl::Status& status, std::optional<int> blamed_rank,
+             absl::Duration timeout) override {
+    if (attendance_ == nullptr) return;
+    const absl::Time deadline = Clock::Real()->Now() + timeout;
+    {
+      MutexLock lock(mutex_);
+      leaving_ = true;
+    }
+    // Half of the time, so that a coordinator that takes no reports may still take the Leave.
+    reports_.Flush(deadline - timeout / 2);
+    v1::Leave leave;
+    leave.set_code(static_cast<int>(status.code()));
+    leave.set_message(std::string(status.message()));
+    if (blamed_rank.has_value()) leave.set_blamed_rank(*blamed_rank);
+    attendance_->Leave(leave, deadline - Clock::Real()->Now());
+  }
+
+ private:
+  void OnResponse(const v1::AttendResponse& response) {
+    if (response.has_end()) {
+      const v1::EndGeneration& end = response.end();
+      End(WithReason(absl::AbortedError(absl::StrCat("the job is ", v1::JobState_Name(end.state()),
+                                                     ": ", end.reason())),
+                     "GENERATION_ENDED"));
+      return;
+    }
+    MutexLock lock(mutex_);
+    welcomed_ = welcomed_ || response.has_welcome();
+    started_ = started_ || response.has_start();
+    changed_.NotifyAll();
+  }
+
+  // How the stream ended, in a worker's words. What the coordinator said itself stays what it is.
+  absl::Status WhyGone(const absl::Status& status) const {
+    switch (status.code()) {
+      case absl::StatusCode::kOk:
+      case absl::StatusCode::kCancelled:
+      case absl::StatusCode::kUnknown:
+      case absl::StatusCode::kInternal:
+      case absl::StatusCode::kUnavailable:
+        return absl::UnavailableError(absl::StrCat("the coordinator ", coordinator_, " is gone",
+                                                   status.message().empty() ? "" : ": ",
+                                                   status.message()));
+      default:
+        return Annotate(status, absl::StrCat("the coordinator ", coordinator_));
+    }
+  }
+
+  void End(const absl::Status& status) {
+    bool tell = false;
+    {
+      MutexLock lock(mutex_);
+      if (ended_.has_value()) return;
+      ended_ = status;
+      tell = welcomed_ && !leaving_ && on_end_ != nullptr;
+      changed_.NotifyAll();
+    }
+    if (tell) on_end_(status);
+  }
+
+  // Until `flag` is set or the stream has ended.
+  absl::Status Await(bool GrpcMembershipClient::*flag, absl::Duration timeout,
+                     absl::string_view what) {
+    const absl::Time deadline = Clock::Real()->Now() + timeout;
+    MutexLock lock(mutex_);
+    while (!(this->*flag)) {
+      if (ended_.has_value()) return *ended_;
+      const absl::Duration left = deadline - Clock::Real()->Now();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(absl::StrCat("the coordinator ", coordinator_,
+                                                        " took longer than ",
+                                                        absl::FormatDuration(timeout), " ", what));
+      }
+      changed_.WaitFor(lock, left);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string coordinator_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::MembershipService::Stub> stub_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
+
+  std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
+  ReportSender reports_;
+  // Last: its handlers use all of the above until it is destroyed.
+  std::unique_ptr<AttendClient> attendance_;
+};
+
+}  // namespace
+
+std::unique_ptr<MembershipClient> CreateMembershipClient(const std::string& coordinator) {
+  return std::make_unique<GrpcMembershipClient>(coordinator);
+}
+
+}  // namespace tessera

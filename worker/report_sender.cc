@@ -1,0 +1,137 @@
+#include "worker/report_sender.h"
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/grpc_status.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "tessera/v1/membership_service.grpc.pb.h"
+#include "worker/report_buffer.h"
+
+namespace tessera {
+namespace {
+
+// Longer than a coordinator's pause that the rest of a worker tolerates: a report whose call was given up may have been taken
+// after all, and is then sent twice.
+constexpr std::chrono::seconds kCallTimeout(60);
+
+bool IsWorthAnotherTry(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+class ReportSender::Impl {
+ public:
+  explicit Impl(std::shared_ptr<grpc::Channel> channel)
+      : stub_(v1::MembershipService::NewStub(std::move(channel))) {}
+
+  ~Impl() {
+    std::shared_ptr<Call> call;
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      call = call_;
+    }
+    if (call != nullptr) call->context.TryCancel();
+    MutexLock lock(mutex_);
+    while (call_ != nullptr) changed_.Wait(lock);
+  }
+
+  void Add(v1::ReportStatsRequest report) {
+    {
+      MutexLock lock(mutex_);
+      buffer_.Add(std::move(report));
+    }
+    SendNext();
+  }
+
+  void Flush(absl::Time deadline) {
+    SendNext();
+    MutexLock lock(mutex_);
+    while (call_ != nullptr) {
+      const absl::Duration left = deadline - Clock::Real()->Now();
+      if (left <= absl::ZeroDuration()) return;
+      changed_.WaitFor(lock, left);
+    }
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    v1::ReportStatsRequest request;
+    v1::ReportStatsResponse response;
+  };
+
+  void SendNext() {
+    std::shared_ptr<Call> call;
+    {
+      MutexLock lock(mutex_);
+      if (call_ != nullptr) return;
+      call = NextLocked();
+    }
+    if (call != nullptr) Issue(std::move(call));
+  }
+
+  // The call to make now, as the one under way; null where there is nothing to send.
+  std::shared_ptr<Call> NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    call_ = nullptr;
+    if (stopping_ || buffer_.empty()) return nullptr;
+    call_ = std::make_shared<Call>();
+    call_->request = buffer_.Take();
+    call_->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    return call_;
+  }
+
+  // The callback's copy keeps the call alive until gRPC is done with it.
+  void Issue(std::shared_ptr<Call> call) {
+    stub_->async()->ReportStats(
+        &call->context, &call->request, &call->response,
+        [this, call](const grpc::Status& status) { Finish(*call, FromGrpcStatus(status)); });
+  }
+
+  void Finish(Call& call, const absl::Status& status) {
+    const bool again = IsWorthAnotherTry(status);
+    if (!status.ok() && !again && !absl::IsCancelled(status) && !complained_.exchange(true)) {
+      LogError(absl::StrCat("a report was refused: ", status.ToString()));
+    }
+    std::shared_ptr<Call> next;
+    {
+      MutexLock lock(mutex_);
+      if (again) {
+        // It waits for the next report, so that a coordinator that is away is not called in a loop.
+        buffer_.PutBack(std::move(call.request));
+        call_ = nullptr;
+      } else {
+        next = NextLocked();
+      }
+      // Without a call under way the destructor may go on as soon as the lock is free.
+      if (next == nullptr) changed_.NotifyAll();
+    }
+    if (next != nullptr) Issue(std::move(next));
+  }
+
+  const std::unique_ptr<v1::MembershipService::Stub> stub_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  ReportBuffer buffer_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // under way
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::atomic<bool> complained_ = false;
+};
+
+ReportSender::ReportSender(std::shared_ptr<grpc::Channel> channel)
+    : impl_(std::make_unique<Impl>(std::move(channel))) {}
+ReportSender::~ReportSender() = default;
+void ReportSender::Add(v1::ReportStatsRequest report) { impl_->Add(std::move(report)); }
+void ReportSender::Flush(absl::Time deadline) { impl_->Flush(deadline); }
+
+}  // namespace tessera

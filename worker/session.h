@@ -12,22 +12,25 @@
 //     }  // the use ends here
 //     ... backward: Unshard(block, Phase::kBackward), write into GradientView(...), then
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
-//     TESSERA_ASSIGN_OR_RETURN(StepResult result, session->EndStep({.loss_sum = loss, .loss_count = tokens}));
-//     if (step.step == session->job().steps()) break;
+//     TESSERA_ASSIGN_OR_RETURN(StepResult result, session->EndStep({.loss_sum = loss, .loss_count =
+//     tokens})); if (step.step == session->job().steps()) break;
 //   }
 //   return session->Finish();
 //
-// Every rank makes the same calls with the same units in the same order. A rank that does not is named, with the unit, in
-// the error of the ranks that see it. Every wait has a deadline (timeouts.collective) and ends when a peer is gone.
+// Every rank makes the same calls with the same units in the same order. A rank that does not is
+// named, with the unit, in the error of the ranks that see it. Every wait has a deadline
+// (timeouts.collective) and ends when a peer is gone.
 //
 // Errors that any call may return, beside its own:
 //   UNAVAILABLE          a peer or the agent is gone; the message names the rank or host.
-//   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort was called.
-//   DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names them and the unit.
-//   FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a call out of place, e.g. Reduce outside a
+//   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort was
+//   called. DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names
+//   them and the unit. FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a
+//   call out of place, e.g. Reduce outside a
 //                        step.
 //   NOT_FOUND            no such unit or parameter.
-// After an error the session is over: its leases are dropped and every later call returns the same error.
+// After an error the session is over: its leases are dropped and every later call returns the same
+// error.
 //
 // Thread-safety: one thread calls; Abort may be called from any.
 #ifndef TESSERA_WORKER_SESSION_H_
@@ -51,8 +54,9 @@
 
 namespace tessera {
 
-// What an unsharded unit is used for. kForward, kRecompute and kBackward are part of the step's order, which every rank
-// must follow; kEval and kSummon are checked between ranks as they happen and are no part of it.
+// What an unsharded unit is used for. kForward, kRecompute and kBackward are part of the step's
+// order, which every rank must follow; kEval and kSummon are checked between ranks as they happen
+// and are no part of it.
 enum class Phase { kForward, kRecompute, kBackward, kEval, kSummon };
 
 struct StepOptions {
@@ -67,7 +71,8 @@ struct StepInfo {
 
 struct MicroBatch {
   int64_t index = 0;
-  // false: gradients stay unsharded and are added to by the next micro-batch. Not there yet: UNIMPLEMENTED.
+  // false: gradients stay unsharded and are added to by the next micro-batch. Not there yet:
+  // UNIMPLEMENTED.
   bool synchronize = true;
   // false: no backward follows (evaluation).
   bool gradients = true;
@@ -81,23 +86,25 @@ struct StepMetrics {
 
 struct StepResult {
   int64_t step = 0;
-  double loss_mean = 0;       // over all ranks, summed in rank order
-  double gradient_norm = 0;   // global 2-norm of the averaged gradients
-  bool non_finite = false;    // some rank saw an infinity or NaN in its reduced gradients
+  double loss_mean = 0;      // over all ranks, summed in rank order
+  double gradient_norm = 0;  // global 2-norm of the averaged gradients
+  bool non_finite = false;   // some rank saw an infinity or NaN in its reduced gradients
 };
 
 // Where to write a gradient.
 struct GradientSlot {
   // param_dtype and the parameter's shape.
   TensorView view;
-  // false: overwrite; the memory holds an older tenant's bytes. true: add to what this step already wrote.
+  // false: overwrite; the memory holds an older tenant's bytes. true: add to what this step already
+  // wrote.
   bool accumulate = false;
 };
 
 class Session;
 class SessionImpl;
 
-// One use of an unsharded unit. Moved, never copied; the use ends with it. Uses of one unit are counted.
+// One use of an unsharded unit. Moved, never copied; the use ends with it. Uses of one unit are
+// counted.
 class UnitLease {
  public:
   UnitLease() = default;
@@ -105,16 +112,17 @@ class UnitLease {
   UnitLease& operator=(UnitLease&& other) noexcept;
   ~UnitLease();
 
-  // A parameter of the unit by its FQN or a tied one. The memory is valid until the lease is dropped.
-  // FAILED_PRECONDITION: the lease is empty, dropped or from a session that is over. NOT_FOUND: not in this unit; the message
-  // says which unit has it.
+  // A parameter of the unit by its FQN or a tied one. The memory is valid until the lease is
+  // dropped. FAILED_PRECONDITION: the lease is empty, dropped or from a session that is over.
+  // NOT_FOUND: not in this unit; the message says which unit has it.
   absl::StatusOr<TensorView> Parameter(absl::string_view fqn) const;
 
   int unit() const { return unit_; }
 
  private:
   friend class SessionImpl;
-  UnitLease(std::weak_ptr<SessionImpl> session, int unit) : session_(std::move(session)), unit_(unit) {}
+  UnitLease(std::weak_ptr<SessionImpl> session, int unit)
+      : session_(std::move(session)), unit_(unit) {}
   void Drop();
 
   std::weak_ptr<SessionImpl> session_;
@@ -132,12 +140,13 @@ struct SummonedParameter {
 class Session {
  public:
   struct Options {
-    // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once, from another thread.
+    // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once,
+    // from another thread.
     std::function<void(const absl::Status&)> on_end;
   };
 
-  // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units, maps the memory, fills this
-  // rank's shards and waits until every rank has done so.
+  // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
+  // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`).
   // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint.
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
@@ -159,38 +168,44 @@ class Session {
   // Index of the unit that has the parameter (or a tied one). NOT_FOUND.
   absl::StatusOr<int> FindUnitOf(absl::string_view parameter_fqn) const;
 
-  // The order in which the steps will call Unshard (kForward, kRecompute, kBackward), as unit indices. Without it the first step
-  // records the order. Call before the first step. A step that departs from it is FAILED_PRECONDITION (ORDER_MISMATCH).
+  // The order in which the steps will call Unshard (kForward, kRecompute, kBackward), as unit
+  // indices. Without it the first step records the order. Call before the first step. A step that
+  // departs from it is FAILED_PRECONDITION (ORDER_MISMATCH).
   absl::Status DeclareOrder(std::vector<int> unshard_order);
 
   absl::StatusOr<StepInfo> BeginStep(const StepOptions& options);
   absl::Status BeginMicroBatch(const MicroBatch& micro_batch);
 
-  // Gathers the unit if it is not whole already and counts one use of it. `stream`: where the caller computes; on a CPU null
-  // is the calling thread. FAILED_PRECONDITION: more units at once than the layout planned.
+  // Gathers the unit if it is not whole already and counts one use of it. `stream`: where the
+  // caller computes; on a CPU null is the calling thread. FAILED_PRECONDITION: more units at once
+  // than the layout planned.
   absl::StatusOr<UnitLease> Unshard(int unit, Phase phase, Stream* stream = nullptr);
-  // Starts to gather the unit ahead of its Unshard. Does not wait. More than memory.prefetch of them: the later ones wait
-  // for their Unshard.
+  // Starts to gather the unit ahead of its Unshard. Does not wait. More than memory.prefetch of
+  // them: the later ones wait for their Unshard.
   absl::Status Prefetch(int unit);
 
-  // Where backward writes the gradient of one parameter. The unit's gradients are complete when Reduce is called; parameters
-  // that were not asked for count as zero.
+  // Where backward writes the gradient of one parameter. The unit's gradients are complete when
+  // Reduce is called; parameters that were not asked for count as zero.
   absl::StatusOr<GradientSlot> GradientView(int unit, absl::string_view fqn);
-  // For gradients that an autograd engine allocated itself: copies or adds `gradient` (dtype and shape of the parameter's
-  // view) once `ready` has passed. INVALID_ARGUMENT: another dtype or shape.
-  absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, Event ready);
-  // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what earlier micro-batches of the
-  // step left there. Does not wait.
+  // For gradients that an autograd engine allocated itself: copies or adds `gradient` (dtype and
+  // shape of the parameter's view) once `ready` has passed. INVALID_ARGUMENT: another dtype or
+  // shape.
+  absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
+                              Event ready);
+  // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what
+  // earlier micro-batches of the step left there. Does not wait.
   absl::Status Reduce(int unit, Stream* stream = nullptr);
 
-  // Waits for the reductions, votes with every rank, and if all voted applies the optimizer to this rank's shards.
-  // FAILED_PRECONDITION: a unit with trainable parameters was not reduced; names it.
+  // Waits for the reductions, votes with every rank, and if all voted applies the optimizer to this
+  // rank's shards. FAILED_PRECONDITION: a unit with trainable parameters was not reduced; names it.
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
 
-  // The whole parameter on every rank; all ranks call it, outside a step. writeback = true: UNIMPLEMENTED.
+  // The whole parameter on every rank; all ranks call it, outside a step. writeback = true:
+  // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
-  // Sums `values` element by element over all ranks, in rank order; every rank gets the same bits. At most 8 values.
+  // Sums `values` element by element over all ranks, in rank order; every rank gets the same bits.
+  // At most 8 values.
   absl::Status AllReduceSum(absl::Span<double> values);
 
   // Waits for every rank. `what` names the moment in errors.
@@ -199,7 +214,8 @@ class Session {
   // Sends a line of progress to the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 
-  // This rank's averaged gradient shard of the last step, float32, shard_numel elements. For tests and norms.
+  // This rank's averaged gradient shard of the last step, float32, shard_numel elements. For tests
+  // and norms.
   absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
 
   // Waits for every rank to be done, then leaves the job as one whose work succeeded.

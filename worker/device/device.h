@@ -1,7 +1,8 @@
 // Where a rank computes, in what order, and how to know that something is done.
 //
-// A Stream runs what is put on it in order. An Event is a point in a stream. On a CPU a stream has no thread of its own: its
-// work is done by the thread that waits (worker/device/cpu_device.h), so that one core per rank computes and moves bytes.
+// A Stream runs what is put on it in order. An Event is a point in a stream. On a CPU a stream has
+// no thread of its own: its work is done by the thread that waits (worker/device/cpu_device.h), so
+// that one core per rank computes and moves bytes.
 #ifndef TESSERA_WORKER_DEVICE_DEVICE_H_
 #define TESSERA_WORKER_DEVICE_DEVICE_H_
 
@@ -20,16 +21,20 @@ class Event {
   class State {
    public:
     virtual ~State() = default;
-    // Whether the point has passed, after doing what can be done of the stream's work without waiting. An error is final.
+    // Whether the point has passed, after doing what can be done of the stream's work without
+    // waiting. An error is final.
     virtual absl::StatusOr<bool> Poll() = 0;
-    // Returns when the point has passed. Errors: as the work's (see worker/collectives/collectives.h).
+    // Returns when the point has passed. Errors: as the work's (see
+    // worker/collectives/collectives.h).
     virtual absl::Status Wait() = 0;
   };
 
   Event() = default;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  absl::StatusOr<bool> Poll() const { return state_ == nullptr ? absl::StatusOr<bool>(true) : state_->Poll(); }
+  absl::StatusOr<bool> Poll() const {
+    return state_ == nullptr ? absl::StatusOr<bool>(true) : state_->Poll();
+  }
   absl::Status Wait() const { return state_ == nullptr ? absl::OkStatus() : state_->Wait(); }
 
  private:

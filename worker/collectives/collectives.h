@@ -1,0 +1,106 @@
+// Collectives: moves the bytes of units between the ranks of a group, and owns the memory that it
+// moves: the unsharded and gradient buffers (slots) that the layout planned.
+//
+//   collectives->AllGather({.unit = 3, .slot = 1, .shard = master, .shard_numel = n}, stream) ->
+//   Event
+//   ... when the event has passed, collectives->Unsharded(1) holds the whole unit ...
+//   collectives->ReleaseUnsharded(1);
+//
+// A slot has one tenant at a time. No rank writes a byte of a slot's next tenant before every rank
+// that shares the memory has released the last one; no rank writes into its gradient buffer before
+// every rank has read its slice of it. Whoever owns the memory sees to that: on shared memory by
+// lease words, on GPUs, where each rank has buffers of its own, by the order of streams.
+//
+// Every rank of the group issues the same operations in the same order. Calls do not wait, but for
+// those that say so; the events do. Errors of waits: UNAVAILABLE (a rank or the agent is gone),
+// DEADLINE_EXCEEDED (names the ranks that are missing), FAILED_PRECONDITION with ORDER_MISMATCH (a
+// rank issued something else; names it and both units), or what Abort or Interrupt gave.
+//
+// Thread-safety: one thread calls; Interrupt may be called from any.
+#ifndef TESSERA_WORKER_COLLECTIVES_COLLECTIVES_H_
+#define TESSERA_WORKER_COLLECTIVES_COLLECTIVES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/device/device.h"
+
+namespace tessera {
+
+// Who takes part. Executor and layout know the index in the group, never the world rank.
+struct Group {
+  std::vector<int> ranks;  // world ranks, ascending
+  int index = 0;           // of this process in `ranks`
+  std::vector<int> hosts;  // host of each of `ranks`
+};
+
+struct AllGatherOp {
+  int unit = 0;  // for errors and agreement
+  int slot = 0;
+  const float* shard = nullptr;  // this rank's master shard
+  int64_t shard_numel = 0;
+};
+
+struct ReduceScatterOp {
+  int unit = 0;
+  int gradient_slot = 0;
+  float* shard = nullptr;  // this rank's reduced gradient shard
+  int64_t shard_numel = 0;
+  // The sum over ranks is divided by it once.
+  float divisor = 1;
+  // Add the result to `shard` instead of overwriting it.
+  bool accumulate = false;
+};
+
+// Where an operation's own time went, in microseconds; final when its event has passed.
+struct OpTiming {
+  double work_us = 0;
+};
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  virtual const Group& group() const = 0;
+
+  // The buffer of an unsharded slot, or of this rank's gradient slot. Valid as long as the
+  // Collectives.
+  virtual void* Unsharded(int slot) = 0;
+  virtual void* Gradient(int gradient_slot) = 0;
+
+  // Makes the unit the slot's next tenant: casts the shard into this rank's slice as soon as the
+  // last tenant has been released by all, and passes when every rank's slice is there. The shard
+  // must not change before.
+  virtual absl::StatusOr<Event> AllGather(const AllGatherOp& op, Stream* stream,
+                                          OpTiming* timing) = 0;
+  // This rank no longer reads the slot's tenant. Also ends an AllGather that has not passed yet.
+  virtual void ReleaseUnsharded(int slot) = 0;
+
+  // Makes the slot ready for the next tenant's gradients: passes when every rank has read the last
+  // ones.
+  virtual absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) = 0;
+  // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
+  // gradients, in rank order, accumulated in float32. `shard` and `timing` must live until then.
+  virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
+                                              OpTiming* timing) = 0;
+
+  // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
+  // names the moment in errors.
+  virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
+                                                            absl::string_view what) = 0;
+
+  // Does what can be done of the pending operations without waiting. Errors: what a wait would end with by now.
+  virtual absl::Status Progress() = 0;
+
+  // Ends every rank's waits: this rank is lost. Interrupt ends only this rank's.
+  virtual void Abort(const absl::Status& status) = 0;
+  virtual void Interrupt(const absl::Status& status) = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_COLLECTIVES_COLLECTIVES_H_

@@ -1,0 +1,66 @@
+#include "worker/fault_points.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/control_file.h"
+
+namespace tessera {
+namespace {
+
+void LeakPage() {
+  const int fd = memfd_create("tessera-leak", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, kPageBytes) != 0) return;
+  mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+}
+
+void Act(const std::string& action) {
+  if (action == "kill") kill(getpid(), SIGKILL);
+  if (action == "stop") kill(getpid(), SIGSTOP);
+  if (action == "leak") LeakPage();
+}
+
+}  // namespace
+
+absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank) {
+  if (text.empty()) return FaultPoints();
+  std::map<std::string, std::string> fields;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (pair.size() != 2)
+      return absl::InvalidArgumentError(
+          absl::StrCat("TESSERA_TEST_FAULT: \"", part, "\" is not key=value"));
+    fields[pair[0]] = pair[1];
+  }
+  int64_t wanted_rank = 0, wanted_step = 0;
+  const std::string point = fields["point"], action = fields["action"];
+  if (!absl::SimpleAtoi(fields["rank"], &wanted_rank) || point.empty() ||
+      (action != "kill" && action != "stop" && action != "leak")) {
+    return absl::InvalidArgumentError(
+        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak[,step=N]");
+  }
+  std::optional<int64_t> only_step;
+  if (fields.count("step") > 0) {
+    if (!absl::SimpleAtoi(fields["step"], &wanted_step))
+      return absl::InvalidArgumentError("TESSERA_TEST_FAULT: step is no number");
+    only_step = wanted_step;
+  }
+  if (wanted_rank != rank) return FaultPoints();
+  return FaultPoints(
+      [point, action, only_step, done = false](absl::string_view at, int64_t step) mutable {
+        if (done || at != point || (only_step.has_value() && step != *only_step)) return;
+        done = true;
+        Act(action);
+      });
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// Places where tests make a rank die or lag. In a process they come from TESSERA_TEST_FAULT, as in
+//
+//   TESSERA_TEST_FAULT="rank=1,point=reduce,step=7,action=kill"
+//
+// actions: kill (SIGKILL to the process itself), stop (SIGSTOP), leak (map one page that no
+// forecast knows). `step` absent: the first time. In tests where ranks are threads a hook is called
+// instead.
+//
+// Points, in the order in which a step meets them: unshard_write, unshard_written, unshard_wait,
+// lease_release, gradient_acquire, reduce_ready, reduce, reduce_read, vote, barrier, optimizer,
+// undo_written, optimizer_done, export; and join.
+#ifndef TESSERA_WORKER_FAULT_POINTS_H_
+#define TESSERA_WORKER_FAULT_POINTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tessera {
+
+class FaultPoints {
+ public:
+  using Hook = std::function<void(absl::string_view point, int64_t step)>;
+
+  // No faults.
+  FaultPoints() = default;
+  explicit FaultPoints(Hook hook) : hook_(std::move(hook)) {}
+  // From TESSERA_TEST_FAULT's text, for one rank; "" gives no faults. INVALID_ARGUMENT: the text is
+  // malformed.
+  static absl::StatusOr<FaultPoints> Parse(absl::string_view text, int rank);
+
+  void set_step(int64_t step) { step_ = step; }
+  // Free where there are no faults.
+  void Hit(absl::string_view point) {
+    if (hook_) hook_(point, step_);
+  }
+
+ private:
+  Hook hook_;
+  int64_t step_ = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_FAULT_POINTS_H_

@@ -1,0 +1,76 @@
+#include "worker/session.h"
+
+#include <utility>
+
+#include "worker/session_impl.h"
+
+namespace tessera {
+
+UnitLease::UnitLease(UnitLease&& other) noexcept
+    : session_(std::move(other.session_)), unit_(std::exchange(other.unit_, -1)) {}
+
+UnitLease& UnitLease::operator=(UnitLease&& other) noexcept {
+  if (this != &other) {
+    Drop();
+    session_ = std::move(other.session_);
+    unit_ = std::exchange(other.unit_, -1);
+  }
+  return *this;
+}
+
+UnitLease::~UnitLease() { Drop(); }
+
+void UnitLease::Drop() {
+  if (unit_ < 0) return;
+  if (const auto session = session_.lock()) session->Release(unit_);
+  session_.reset();
+  unit_ = -1;
+}
+
+absl::StatusOr<TensorView> UnitLease::Parameter(absl::string_view fqn) const {
+  const auto session = session_.lock();
+  if (unit_ < 0 || session == nullptr) {
+    return absl::FailedPreconditionError("the lease is empty, or its session is over");
+  }
+  return session->Parameter(unit_, fqn);
+}
+
+Session::~Session() = default;
+int Session::rank() const { return impl_->parts().assignment.rank(); }
+int Session::world_size() const { return impl_->parts().assignment.world_size(); }
+const v1::JobSpec& Session::job() const { return impl_->parts().spec; }
+const v1::Plan& Session::plan() const { return impl_->plan(); }
+absl::StatusOr<int> Session::FindUnit(absl::string_view fqn) const { return impl_->FindUnit(fqn); }
+absl::StatusOr<int> Session::FindUnitOf(absl::string_view parameter_fqn) const {
+  return impl_->FindUnitOf(parameter_fqn);
+}
+absl::Status Session::DeclareOrder(std::vector<int> unshard_order) {
+  return impl_->DeclareOrder(std::move(unshard_order));
+}
+absl::StatusOr<StepInfo> Session::BeginStep(const StepOptions& options) { return impl_->BeginStep(options); }
+absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) { return impl_->BeginMicroBatch(micro_batch); }
+// A CPU rank computes on the calling thread, whatever stream it names.
+absl::StatusOr<UnitLease> Session::Unshard(int unit, Phase phase, Stream* /*stream*/) {
+  return impl_->Unshard(unit, phase);
+}
+absl::Status Session::Prefetch(int unit) { return impl_->Prefetch(unit); }
+absl::StatusOr<GradientSlot> Session::GradientView(int unit, absl::string_view fqn) {
+  return impl_->GradientView(unit, fqn);
+}
+absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, Event ready) {
+  return impl_->SubmitGradient(unit, fqn, gradient, ready);
+}
+absl::Status Session::Reduce(int unit, Stream* /*stream*/) { return impl_->Reduce(unit); }
+absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) { return impl_->EndStep(metrics); }
+absl::StatusOr<SummonedParameter> Session::Summon(absl::string_view fqn, bool writeback) {
+  if (writeback) return absl::UnimplementedError("Summon with writeback is not there yet");
+  return impl_->Summon(fqn);
+}
+absl::Status Session::AllReduceSum(absl::Span<double> values) { return impl_->AllReduceSum(values); }
+absl::Status Session::Barrier(absl::string_view what) { return impl_->Barrier(what); }
+void Session::ReportProgress(const v1::Progress& progress) { impl_->ReportProgress(progress); }
+absl::StatusOr<absl::Span<const float>> Session::GradientShard(int unit) const { return impl_->GradientShard(unit); }
+absl::Status Session::Finish() { return impl_->Finish(); }
+void Session::Abort(const absl::Status& status) { impl_->Abort(status); }
+
+}  // namespace tessera

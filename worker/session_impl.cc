@@ -1,0 +1,369 @@
+#include "worker/session_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/status_macros.h"
+#include "worker/blame.h"
+
+namespace tessera {
+namespace {
+
+// Often enough for people who watch, seldom enough to cost nothing.
+constexpr absl::Duration kReportPeriod = absl::Milliseconds(500);
+// A session that is over says so for at most so long: its coordinator may be stopped.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+v1::Plan MakePlan(const SessionParts& parts) {
+  v1::Plan plan;
+  plan.set_plan_fingerprint(parts.layout.plan_fingerprint());
+  for (const v1::Unit& unit : parts.planned.units) *plan.add_units() = unit;
+  return plan;
+}
+
+std::string Name(absl::string_view fqn) { return fqn.empty() ? "(root)" : std::string(fqn); }
+
+}  // namespace
+
+SessionImpl::SessionImpl(SessionParts parts)
+    : parts_(std::move(parts)),
+      plan_(MakePlan(parts_)),
+      stats_(static_cast<int>(parts_.planned.units.size())),
+      executor_({.layout = parts_.layout,
+                 .units = parts_.planned.units,
+                 .layouts = parts_.planned.layouts,
+                 .collectives = parts_.collectives.get(),
+                 .store = parts_.store.get(),
+                 .stats = &stats_}) {
+  for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    for (int p = 0; p < plan_.units(unit).parameters_size(); ++p) {
+      const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
+      places_[parameter.fqn()] = {unit, p};
+      for (const std::string& tied : parameter.tied_fqns()) places_[tied] = {unit, p};
+    }
+  }
+}
+
+SessionImpl::~SessionImpl() {
+  if (!left_) Abort(absl::CancelledError("the program ended its session before its work was done"));
+}
+
+absl::Status SessionImpl::Usable() const {
+  if (!failure_.ok() || !left_) return failure_;
+  return WithReason(absl::AbortedError("the session is over"), "GENERATION_ENDED");
+}
+
+absl::Status SessionImpl::Keep(absl::Status status) {
+  if (!status.ok() && failure_.ok()) failure_ = status;
+  return status;
+}
+
+absl::StatusOr<int> SessionImpl::FindUnit(absl::string_view fqn) const {
+  for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    if (plan_.units(unit).fqn() == fqn) return unit;
+  }
+  return absl::NotFoundError(absl::StrCat("no unit is called \"", fqn, "\""));
+}
+
+absl::StatusOr<SessionImpl::Place> SessionImpl::Find(absl::string_view parameter_fqn) const {
+  const auto it = places_.find(parameter_fqn);
+  if (it == places_.end()) return absl::NotFoundError(absl::StrCat("no parameter is called \"", parameter_fqn, "\""));
+  return it->second;
+}
+
+absl::StatusOr<SessionImpl::Place> SessionImpl::FindIn(int unit, absl::string_view parameter_fqn) const {
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
+  if (place.unit != unit) {
+    return absl::NotFoundError(absl::StrCat("parameter \"", parameter_fqn, "\" is in unit ",
+                                            Name(plan_.units(place.unit).fqn()), ", not in unit ",
+                                            Name(plan_.units(unit).fqn())));
+  }
+  return place;
+}
+
+absl::StatusOr<int> SessionImpl::FindUnitOf(absl::string_view parameter_fqn) const {
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
+  return place.unit;
+}
+
+absl::Status SessionImpl::CheckUnit(int unit) const {
+  if (unit >= 0 && unit < plan_.units_size()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no unit ", unit, "; the plan has ", plan_.units_size()));
+}
+
+TensorView SessionImpl::View(const Place& place, float* data) const {
+  const v1::UnitParameter& parameter = plan_.units(place.unit).parameters(place.parameter);
+  return {.data = data,
+          .dtype = plan_.units(place.unit).param_dtype(),
+          .shape = {parameter.shape().begin(), parameter.shape().end()},
+          .numel = parameter.numel()};
+}
+
+absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  if (step_ > 0 || in_step_) return absl::FailedPreconditionError("DeclareOrder comes before the first step");
+  return executor_.SetOrder(std::move(order));
+}
+
+absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  if (in_step_) return Keep(absl::FailedPreconditionError("BeginStep inside a step; call EndStep first"));
+  // A rank that never has to wait (it is alone, or always last) notices here that it should stop.
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.Progress()));
+  in_step_ = true;
+  step_options_ = options;
+  parts_.faults->set_step(step_ + 1);
+  executor_.BeginStep();
+  return StepInfo{.step = step_ + 1, .attempt = 1};
+}
+
+absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  if (!in_step_ && micro_batch.gradients) {
+    return Keep(absl::FailedPreconditionError("BeginMicroBatch with gradients outside a step; call BeginStep first"));
+  }
+  if (!micro_batch.synchronize) {
+    return absl::UnimplementedError("accumulation without synchronisation is not there yet; use synchronize = true");
+  }
+  micro_batch_ = micro_batch;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  const bool in_order = phase == Phase::kForward || phase == Phase::kRecompute || phase == Phase::kBackward;
+  if (in_order && !in_step_) {
+    return Keep(absl::FailedPreconditionError("Unshard for forward or backward outside a step; call BeginStep first"));
+  }
+  if (phase == Phase::kSummon) parts_.faults->Hit("export");
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.Unshard(unit, in_order)));
+  return UnitLease(weak_from_this(), unit);
+}
+
+absl::Status SessionImpl::Prefetch(int unit) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  return Keep(executor_.Prefetch(unit));
+}
+
+void SessionImpl::Release(int unit) {
+  // After a failure nobody waits for this rank's leases any more.
+  if (Usable().ok()) executor_.Release(unit);
+}
+
+absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fqn) const {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  float* begin = executor_.Unsharded(unit);
+  const int64_t numel = plan_.units(unit).parameters(place.parameter).numel();
+  if (begin == nullptr && numel > 0) {
+    return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
+  }
+  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset());
+}
+
+absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_view fqn) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  if (!in_step_ || !micro_batch_.gradients) {
+    return Keep(absl::FailedPreconditionError(absl::StrCat("GradientView of \"", fqn, "\" outside a micro-batch with gradients")));
+  }
+  if (!plan_.units(unit).parameters(place.parameter).requires_grad()) {
+    return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
+  }
+  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_.GradientOf(unit, place.parameter);
+  TESSERA_RETURN_IF_ERROR(Keep(target.status()));
+  return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
+}
+
+absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, const Event& ready) {
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  const TensorView expected = View(place, nullptr);
+  if (gradient.dtype != expected.dtype || gradient.shape != expected.shape || gradient.data == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("the gradient of \"", fqn, "\" must have the dtype ", DTypeName(expected.dtype),
+                                                   " and the shape of the parameter"));
+  }
+  TESSERA_RETURN_IF_ERROR(Keep(ready.Wait()));
+  TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, GradientView(unit, fqn));
+  const float* from = gradient.as<float>();
+  float* to = slot.view.as<float>();
+  for (int64_t i = 0; i < slot.view.numel; ++i) to[i] = slot.accumulate ? to[i] + from[i] : from[i];
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::Reduce(int unit) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  if (!in_step_ || !micro_batch_.gradients) {
+    return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
+  }
+  return Keep(executor_.Reduce(unit));
+}
+
+absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
+  static_assert(std::is_trivially_copyable_v<Vote>);
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> payloads,
+      parts_.collectives->Exchange(absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
+                                   absl::StrCat("the commit vote of step ", own.step)));
+  std::vector<Vote> votes(payloads.size());
+  for (size_t i = 0; i < payloads.size(); ++i) std::memcpy(&votes[i], payloads[i].data(), sizeof(Vote));
+  for (size_t i = 0; i < votes.size(); ++i) {
+    if (votes[i].step == own.step && votes[i].order_hash == own.order_hash) continue;
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "rank ", parts_.collectives->group().ranks[i], " voted for step ", votes[i].step, " with order ",
+                          absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(), " for step ", own.step,
+                          " with order ", absl::Hex(own.order_hash))),
+                      "ORDER_MISMATCH");
+  }
+  return votes;
+}
+
+StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
+  StepResult result;
+  double loss = 0, squared_norm = 0;
+  int64_t count = 0;
+  for (const Vote& vote : votes) {
+    loss += vote.loss_sum;
+    count += vote.loss_count;
+    squared_norm += vote.squared_norm;
+    result.non_finite = result.non_finite || vote.non_finite != 0;
+  }
+  result.step = votes.front().step;
+  result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
+  result.gradient_norm = std::sqrt(squared_norm);
+  return result;
+}
+
+absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  if (!in_step_) return Keep(absl::FailedPreconditionError("EndStep outside a step; call BeginStep first"));
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.FinishReductions()));
+  executor_.Sweep();
+
+  ShardStore& store = *parts_.store;
+  Vote vote = store.MeasureGradients();
+  vote.step = step_ + 1;
+  vote.attempt = 1;
+  vote.loss_sum = metrics.loss_sum;
+  vote.loss_count = metrics.loss_count;
+  vote.order_hash = executor_.order_hash();
+  if (!parts_.gradients_dir.empty() && vote.step == 1) TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
+  store.CastVote(vote, {.step = vote.step,
+                        .attempt = vote.attempt,
+                        .update = updates_ + 1,
+                        .learning_rate = step_options_.learning_rate,
+                        .data_position = step_ * parts_.spec.global_batch()});
+  parts_.faults->Hit("vote");
+  absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
+  TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
+
+  const StepResult result = Tally(*votes);
+  store.Decide(/*skip=*/result.non_finite, /*clip_coefficient=*/1);
+  store.FinishStep([&](int unit, double us) {
+    stats_.Record(unit, v1::OPTIMIZER, us, 3 * static_cast<int64_t>(store.Parameters(unit).size() * sizeof(float)));
+  });
+  ++step_;
+  if (!result.non_finite) ++updates_;
+  in_step_ = false;
+  Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
+  return result;
+}
+
+absl::Status SessionImpl::WriteGradientsForTests() const {
+  for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    const absl::Span<float> gradients = parts_.store->Gradients(unit);
+    const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-", parts_.assignment.rank(), ".f32");
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(gradients.data()), static_cast<std::streamsize>(gradients.size() * sizeof(float)));
+    if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
+  if (in_step_) return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(fqn));
+  TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, Unshard(place.unit, Phase::kSummon));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(fqn));
+  SummonedParameter parameter;
+  parameter.fqn = std::string(fqn);
+  parameter.dtype = plan_.units(place.unit).original_dtype();
+  parameter.shape = view.shape;
+  parameter.bytes.assign(view.as<char>(), view.as<char>() + view.numel * DTypeBytes(view.dtype));
+  return parameter;
+}
+
+absl::Status SessionImpl::AllReduceSum(absl::Span<double> values) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  if (values.size() > 8) return absl::InvalidArgumentError("AllReduceSum takes at most 8 values");
+  absl::StatusOr<std::vector<std::string>> payloads = parts_.collectives->Exchange(
+      absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)), "a sum over all ranks");
+  TESSERA_RETURN_IF_ERROR(Keep(payloads.status()));
+  std::fill(values.begin(), values.end(), 0.0);
+  for (const std::string& payload : *payloads) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      double value;
+      std::memcpy(&value, payload.data() + i * sizeof(double), sizeof(double));
+      values[i] += value;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::Barrier(absl::string_view what) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  return Keep(parts_.collectives->Exchange("", what).status());
+}
+
+void SessionImpl::ReportProgress(const v1::Progress& progress) {
+  unsent_progress_.push_back(progress);
+  Report(/*now=*/true);
+}
+
+void SessionImpl::Report(bool now) {
+  const absl::Time time = Clock::Real()->Now();
+  if (parts_.membership == nullptr || (!now && time - last_report_ < kReportPeriod)) return;
+  last_report_ = time;
+  v1::ReportStatsRequest report;
+  report.set_job(parts_.assignment.job());
+  report.set_generation(parts_.assignment.generation());
+  report.set_rank(parts_.assignment.rank());
+  report.set_incarnation(parts_.incarnation);
+  report.set_step(step_);
+  report.set_measured_bytes(parts_.measured_bytes);
+  for (v1::OperationSample& sample : stats_.TakeChanged()) *report.add_samples() = std::move(sample);
+  for (v1::Progress& progress : unsent_progress_) *report.add_progress() = std::move(progress);
+  unsent_progress_.clear();
+  parts_.membership->ReportStats(std::move(report));
+}
+
+absl::StatusOr<absl::Span<const float>> SessionImpl::GradientShard(int unit) const {
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  return absl::Span<const float>(parts_.store->Gradients(unit));
+}
+
+absl::Status SessionImpl::Finish() {
+  TESSERA_RETURN_IF_ERROR(Barrier("every rank to be done"));
+  Report(/*now=*/true);
+  if (left_.exchange(true)) return Usable();
+  if (parts_.membership != nullptr) parts_.membership->Leave(absl::OkStatus(), std::nullopt, 10 * kLeaveTimeout);
+  return absl::OkStatus();
+}
+
+void SessionImpl::Abort(const absl::Status& status) {
+  if (left_.exchange(true)) return;
+  parts_.collectives->Abort(status);
+  parts_.collectives->Interrupt(status);
+  if (parts_.membership != nullptr) parts_.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+}
+
+}  // namespace tessera

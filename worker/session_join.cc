@@ -1,0 +1,195 @@
+// Session::Join: from the socket of the agent to a rank that is ready for its first step.
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/errors.h"
+#include "common/fingerprint.h"
+#include "common/mutex.h"
+#include "common/process_env.h"
+#include "common/status_macros.h"
+#include "worker/agent_socket.h"
+#include "worker/collectives/shm_collectives.h"
+#include "worker/mapped_bytes.h"
+#include "worker/memory_file.h"
+#include "worker/parameter_init.h"
+#include "worker/session.h"
+#include "worker/session_impl.h"
+
+namespace tessera {
+namespace {
+
+// The agent sends the handoff as soon as it has started all its workers.
+constexpr absl::Duration kHandoffTimeout = absl::Seconds(60);
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+// The descriptors and mappings that a rank lives on.
+struct HostMemory {
+  AgentHandoff handoff;
+  MemoryMapping mappings[kHandoffFiles];
+};
+
+absl::StatusOr<std::shared_ptr<HostMemory>> MapMemory(AgentHandoff handoff) {
+  auto memory = std::make_shared<HostMemory>();
+  memory->handoff = std::move(handoff);
+  for (int i = 0; i < kHandoffFiles; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::FromFd(std::move(memory->handoff.files[i])));
+    TESSERA_ASSIGN_OR_RETURN(memory->mappings[i], file.Map());
+  }
+  return memory;
+}
+
+// Passes the end of the generation on to whoever waits, which comes into being only after the coordinator may have said it.
+class EndRelay {
+ public:
+  explicit EndRelay(std::function<void(const absl::Status&)> on_end) : on_end_(std::move(on_end)) {}
+
+  void End(const absl::Status& status) {
+    Collectives* collectives = nullptr;
+    {
+      MutexLock lock(mutex_);
+      status_ = status;
+      collectives = collectives_;
+    }
+    if (collectives != nullptr) collectives->Interrupt(status);
+    if (on_end_) on_end_(status);
+  }
+
+  // From now on the end interrupts `collectives`, which outlives the membership client that calls End.
+  absl::Status Connect(Collectives* collectives) {
+    MutexLock lock(mutex_);
+    collectives_ = collectives;
+    return status_;
+  }
+
+ private:
+  const std::function<void(const absl::Status&)> on_end_;
+  Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Collectives* collectives_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layout& layout, const PlannedUnits& planned) {
+  const google::protobuf::RepeatedPtrField<v1::Unit> units(planned.units.begin(), planned.units.end());
+  const google::protobuf::RepeatedPtrField<v1::UnitLayout> layouts(planned.layouts.begin(), planned.layouts.end());
+  if (PlanFingerprint(units) != assignment.plan_fingerprint() ||
+      LayoutFingerprint(layout, layouts) != assignment.layout_fingerprint()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the units of job ", assignment.job(), " do not have the fingerprint that the coordinator gave; "
+                     "coordinator and worker are of different builds"));
+  }
+  return absl::OkStatus();
+}
+
+HostSync::Options SyncOptions(const HostMemory& memory) {
+  const v1::AgentHello& hello = memory.handoff.hello;
+  HostSync::Options options;
+  options.control = memory.mappings[static_cast<int>(HandoffFile::kControl)].data();
+  options.local_world_size = hello.assignment().local_world_size();
+  options.first_rank = hello.assignment().local_rank_start();
+  options.local_rank = hello.assignment().rank() - options.first_rank;
+  options.unsharded_slots = hello.layout().unsharded_slots_size();
+  options.gradient_slots = hello.layout().gradient_slots_size();
+  for (const UniqueFd& pidfd : memory.handoff.peer_pidfds) options.peer_pidfds.push_back(pidfd.get());
+  options.agent_socket = memory.handoff.agent_socket.get();
+  options.host_name = hello.host_name();
+  options.timeout = FromProto(hello.spec().timeouts().collective());
+  return options;
+}
+
+std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory, const PlannedUnits& planned,
+                                             FaultPoints* faults) {
+  const v1::AgentHello& hello = memory->handoff.hello;
+  ShmCollectives::Options options;
+  for (int i = 0; i < hello.assignment().local_world_size(); ++i) {
+    options.group.ranks.push_back(hello.assignment().local_rank_start() + i);
+    options.group.hosts.push_back(hello.host());
+  }
+  options.group.index = hello.assignment().shard_index();
+  options.sync = SyncOptions(*memory);
+  options.unsharded = memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data();
+  options.gradients = memory->mappings[static_cast<int>(HandoffFile::kGradient)].data();
+  options.layout = hello.layout();
+  options.memory = memory;
+  for (const v1::Unit& unit : planned.units) options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
+  options.faults = faults;
+  return std::make_unique<ShmCollectives>(std::move(options));
+}
+
+absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned, ShardStore& store) {
+  for (size_t unit = 0; unit < planned.units.size(); ++unit) {
+    TESSERA_RETURN_IF_ERROR(FillShard(planned.units[unit], planned.layouts[unit], hello.assignment().shard_index(),
+                                      static_cast<uint64_t>(hello.spec().seed()), store.Parameters(static_cast<int>(unit))));
+  }
+  return absl::OkStatus();
+}
+
+AdamWOptions OptimizerOptions(const v1::OptimizerSpec& spec) {
+  return {.beta1 = spec.betas(0), .beta2 = spec.betas(1), .eps = spec.eps(), .weight_decay = spec.weight_decay()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
+  TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+  if (!env.agent_fd.has_value()) {
+    return absl::FailedPreconditionError(
+        "no agent started this process; run it with `tessera-worker --coordinator=HOST:PORT -- PROGRAM`");
+  }
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> memory, MapMemory(std::move(handoff)));
+  const v1::AgentHello& hello = memory->handoff.hello;
+  const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
+
+  SessionParts parts;
+  parts.assignment = hello.assignment();
+  parts.spec = hello.spec();
+  parts.layout = hello.layout();
+  parts.host = hello.host();
+  parts.incarnation = hello.incarnation();
+  parts.gradients_dir = env.test_gradients_dir;
+  TESSERA_ASSIGN_OR_RETURN(FaultPoints faults, FaultPoints::Parse(env.test_fault, parts.assignment.rank()));
+  parts.faults = std::make_unique<FaultPoints>(std::move(faults));
+  parts.faults->Hit("join");
+
+  const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
+  parts.membership = CreateMembershipClient(hello.coordinator());
+  v1::JoinRank join;
+  join.set_job(parts.assignment.job());
+  join.set_generation(parts.assignment.generation());
+  join.set_rank(parts.assignment.rank());
+  join.set_incarnation(parts.incarnation);
+  join.set_pid(getpid());
+  TESSERA_RETURN_IF_ERROR(
+      parts.membership->JoinRank(join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
+  TESSERA_ASSIGN_OR_RETURN(parts.planned,
+                           parts.membership->ListUnits(parts.assignment.job(), parts.assignment.generation(), timeout));
+  TESSERA_RETURN_IF_ERROR(CheckFingerprints(parts.assignment, parts.layout, parts.planned));
+
+  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
+  const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  TESSERA_ASSIGN_OR_RETURN(
+      parts.store, ShardStore::Create({.file = absl::MakeSpan(rank_file.data(), rank_file.bytes()),
+                                       .layout = parts.layout,
+                                       .units = parts.planned.units,
+                                       .layouts = parts.planned.layouts,
+                                       .shard_index = parts.assignment.shard_index(),
+                                       .optimizer = OptimizerOptions(parts.spec.optimizer()),
+                                       .faults = parts.faults.get()}));
+  TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
+  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
+  TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
+  TESSERA_RETURN_IF_ERROR(parts.membership->AwaitStart(parts.measured_bytes, timeout));
+  return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
+}
+
+}  // namespace tessera

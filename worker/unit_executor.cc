@@ -1,0 +1,327 @@
+#include "worker/unit_executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/dtype.h"
+#include "common/errors.h"
+#include "common/status_macros.h"
+
+namespace tessera {
+namespace {
+
+// FNV-1a: order matters, and a difference anywhere shows.
+constexpr uint64_t kHashStart = 14695981039346656037ull;
+constexpr uint64_t kHashPrime = 1099511628211ull;
+
+// Waits and says how long that took beyond `work_us`, which the wait may have contained.
+absl::StatusOr<double> TimedWait(const Event& event, const OpTiming& timing,
+                                 double work_us_before) {
+  const auto start = std::chrono::steady_clock::now();
+  TESSERA_RETURN_IF_ERROR(event.Wait());
+  const double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  return std::max(0.0, us - (timing.work_us - work_us_before));
+}
+
+}  // namespace
+
+UnitExecutor::UnitExecutor(Options options)
+    : options_(std::move(options)),
+      states_(options_.units.size()),
+      slots_(options_.layout.unsharded_slots_size()),
+      gradient_slots_(options_.layout.gradient_slots_size()) {}
+
+std::string UnitExecutor::Name(int unit) const {
+  const std::string& fqn = options_.units[unit].fqn();
+  return fqn.empty() ? "(root)" : fqn;
+}
+
+bool UnitExecutor::Trainable(int unit) const {
+  const auto& parameters = options_.units[unit].parameters();
+  return !Empty(unit) &&
+         std::any_of(parameters.begin(), parameters.end(),
+                     [](const v1::UnitParameter& parameter) { return parameter.requires_grad(); });
+}
+
+absl::Status UnitExecutor::SetOrder(std::vector<int> order) {
+  for (const int unit : order) {
+    if (unit < 0 || unit >= static_cast<int>(states_.size())) {
+      return absl::NotFoundError(absl::StrCat("the declared order has unit ", unit,
+                                              "; the plan has units 0 to ", states_.size() - 1));
+    }
+  }
+  order_ = std::move(order);
+  order_known_ = true;
+  return absl::OkStatus();
+}
+
+bool UnitExecutor::Fits(const v1::Slot& slot, int unit) const {
+  const v1::UnitLayout& layout = options_.layouts[unit];
+  const int64_t bytes = layout.padded_numel() * DTypeBytes(options_.units[unit].param_dtype());
+  return bytes <= slot.bytes() &&
+         (slot.has_level() ? slot.level() == layout.level() : layout.level() > 0);
+}
+
+template <typename Slots>
+int UnitExecutor::LongestFree(const Slots& planned, const std::vector<SlotState>& states,
+                              int unit) const {
+  int best = -1;
+  for (int slot = 0; slot < static_cast<int>(states.size()); ++slot) {
+    if (states[slot].tenant >= 0 || !Fits(planned[slot], unit)) continue;
+    if (best < 0 || states[slot].freed < states[best].freed) best = slot;
+  }
+  return best;
+}
+
+int UnitExecutor::TakeSlot(int unit, bool may_evict) {
+  int slot = LongestFree(options_.layout.unsharded_slots(), slots_, unit);
+  for (int victim = 0; slot < 0 && may_evict && victim < static_cast<int>(states_.size());
+       ++victim) {
+    const UnitState& state = states_[victim];
+    if (state.slot < 0 || state.uses > 0 ||
+        !Fits(options_.layout.unsharded_slots(state.slot), unit))
+      continue;
+    slot = state.slot;
+    Free(victim);
+  }
+  return slot;
+}
+
+absl::Status UnitExecutor::Gather(int unit, int slot) {
+  UnitState& state = states_[unit];
+  slots_[slot].tenant = unit;
+  state.slot = slot;
+  state.whole = false;
+  state.gather_timing = OpTiming();
+  const absl::Span<float> shard = options_.store->Parameters(unit);
+  TESSERA_ASSIGN_OR_RETURN(state.gathered, options_.collectives->AllGather(
+                                               {.unit = unit,
+                                                .slot = slot,
+                                                .shard = shard.data(),
+                                                .shard_numel = static_cast<int64_t>(shard.size())},
+                                               /*stream=*/nullptr, &state.gather_timing));
+  return absl::OkStatus();
+}
+
+void UnitExecutor::Free(int unit) {
+  UnitState& state = states_[unit];
+  options_.collectives->ReleaseUnsharded(state.slot);
+  slots_[state.slot] = {.tenant = -1, .freed = ++calls_};
+  state.slot = -1;
+  state.whole = false;
+  state.gathered = Event();
+}
+
+int UnitExecutor::GatheredAhead() const {
+  return static_cast<int>(std::count_if(states_.begin(), states_.end(), [](const UnitState& state) {
+    return state.slot >= 0 && state.uses == 0;
+  }));
+}
+
+bool UnitExecutor::ComesSoon(int unit) const {
+  const size_t end =
+      std::min(order_.size(), position_ + static_cast<size_t>(options_.layout.prefetch()));
+  for (size_t i = position_; order_known_ && i < end; ++i) {
+    if (order_[i] == unit) return true;
+  }
+  return false;
+}
+
+absl::Status UnitExecutor::TryPrefetch(int unit) {
+  if (states_[unit].slot >= 0 || Empty(unit) || GatheredAhead() >= options_.layout.prefetch())
+    return absl::OkStatus();
+  const int slot = TakeSlot(unit, /*may_evict=*/false);
+  return slot < 0 ? absl::OkStatus() : Gather(unit, slot);
+}
+
+absl::Status UnitExecutor::Prefetch(int unit) { return TryPrefetch(unit); }
+
+absl::Status UnitExecutor::PrefetchAhead() {
+  if (!order_known_) return absl::OkStatus();
+  const size_t end =
+      std::min(order_.size(), position_ + static_cast<size_t>(options_.layout.prefetch()));
+  for (size_t i = position_; i < end; ++i) TESSERA_RETURN_IF_ERROR(TryPrefetch(order_[i]));
+  return absl::OkStatus();
+}
+
+void UnitExecutor::BeginStep() {
+  position_ = 0;
+  order_hash_ = kHashStart;
+  for (UnitState& state : states_) state.reductions = 0;
+}
+
+absl::Status UnitExecutor::FollowOrder(int unit) {
+  if (!order_known_) {
+    order_.push_back(unit);
+  } else if (position_ >= order_.size() || order_[position_] != unit) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "unshard ", position_ + 1, " of the step is unit ", Name(unit),
+                          ", but the order of the ", "steps has ",
+                          position_ < order_.size() ? Name(order_[position_]) : "none here")),
+                      "ORDER_MISMATCH");
+  }
+  ++position_;
+  order_hash_ = (order_hash_ ^ static_cast<uint64_t>(unit + 1)) * kHashPrime;
+  return absl::OkStatus();
+}
+
+absl::Status UnitExecutor::Unshard(int unit, bool in_order) {
+  if (in_order) TESSERA_RETURN_IF_ERROR(FollowOrder(unit));
+  UnitState& state = states_[unit];
+  if (!Empty(unit) && state.slot < 0) {
+    const int slot = TakeSlot(unit, /*may_evict=*/true);
+    if (slot < 0) {
+      std::vector<std::string> live;
+      for (const SlotState& other : slots_) {
+        if (other.tenant >= 0) live.push_back(Name(other.tenant));
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "no slot for unit ", Name(unit), " while these are unsharded: ",
+          absl::StrJoin(live, ", "), "; end a use first or raise memory.max_live_units"));
+    }
+    TESSERA_RETURN_IF_ERROR(Gather(unit, slot));
+  }
+  ++state.uses;
+  // Ahead of the wait: this rank's part of the next unit does not depend on the others' part of
+  // this one.
+  if (in_order) TESSERA_RETURN_IF_ERROR(PrefetchAhead());
+  if (!Empty(unit) && !state.whole) {
+    const double before = state.gather_timing.work_us;
+    TESSERA_ASSIGN_OR_RETURN(const double wait_us,
+                             TimedWait(state.gathered, state.gather_timing, before));
+    state.whole = true;
+    const int64_t shard_bytes =
+        options_.layouts[unit].shard_numel() * static_cast<int64_t>(sizeof(float));
+    options_.stats->Record(unit, v1::UNSHARD, state.gather_timing.work_us, shard_bytes);
+    options_.stats->Record(unit, v1::WAIT, wait_us, shard_bytes);
+  }
+  return absl::OkStatus();
+}
+
+void UnitExecutor::Release(int unit) {
+  UnitState& state = states_[unit];
+  if (--state.uses > 0 || state.slot < 0) return;
+  if (ComesSoon(unit) && GatheredAhead() <= options_.layout.prefetch()) return;
+  Free(unit);
+}
+
+float* UnitExecutor::Unsharded(int unit) const {
+  const UnitState& state = states_[unit];
+  return state.uses > 0 && state.whole
+             ? static_cast<float*>(options_.collectives->Unsharded(state.slot))
+             : nullptr;
+}
+
+absl::Status UnitExecutor::OpenGradient(int unit) {
+  UnitState& state = states_[unit];
+  if (state.gradient_slot >= 0) return absl::OkStatus();
+  const int slot = LongestFree(options_.layout.gradient_slots(), gradient_slots_, unit);
+  if (slot < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no gradient buffer for unit ", Name(unit),
+                     ": reduce the units whose gradients are complete first"));
+  }
+  gradient_slots_[slot].tenant = unit;
+  state.gradient_slot = slot;
+  state.written.assign(options_.units[unit].parameters_size(), false);
+  TESSERA_ASSIGN_OR_RETURN(const Event free,
+                           options_.collectives->AcquireGradient(unit, slot, nullptr));
+  TESSERA_ASSIGN_OR_RETURN(const double wait_us, TimedWait(free, OpTiming(), 0));
+  options_.stats->Record(unit, v1::REDUCE_WAIT, wait_us, 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UnitExecutor::GradientTarget> UnitExecutor::GradientOf(int unit, int parameter) {
+  TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
+  UnitState& state = states_[unit];
+  GradientTarget target;
+  target.data = static_cast<float*>(options_.collectives->Gradient(state.gradient_slot)) +
+                options_.layouts[unit].parameters(parameter).offset();
+  target.accumulate = state.written[parameter];
+  state.written[parameter] = true;
+  return target;
+}
+
+void UnitExecutor::ZeroUnwritten(int unit, float* gradient) {
+  const v1::UnitLayout& layout = options_.layouts[unit];
+  int64_t zeroed_from = 0;  // end of the last gradient that stays
+  for (int p = 0; p < layout.parameters_size(); ++p) {
+    if (!states_[unit].written[p]) continue;
+    const int64_t offset = layout.parameters(p).offset();
+    std::fill(gradient + zeroed_from, gradient + offset, 0.0f);
+    zeroed_from = offset + options_.units[unit].parameters(p).numel();
+  }
+  std::fill(gradient + zeroed_from, gradient + layout.padded_numel(), 0.0f);
+}
+
+absl::Status UnitExecutor::FinishReduction(int unit) {
+  UnitState& state = states_[unit];
+  if (!state.reducing) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const double wait_us, TimedWait(state.reduced, state.reduce_timing,
+                                                           state.reduce_timing.work_us));
+  state.reducing = false;
+  const int64_t bytes = options_.layouts[unit].padded_numel() * static_cast<int64_t>(sizeof(float));
+  options_.stats->Record(unit, v1::REDUCE, state.reduce_timing.work_us, bytes);
+  options_.stats->Record(unit, v1::REDUCE_WAIT, wait_us, 0);
+  return absl::OkStatus();
+}
+
+absl::Status UnitExecutor::Reduce(int unit) {
+  if (!Trainable(unit)) return absl::OkStatus();
+  UnitState& state = states_[unit];
+  // The one of an earlier micro-batch comes first: this one adds to it.
+  TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
+  TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
+  ZeroUnwritten(unit, static_cast<float*>(options_.collectives->Gradient(state.gradient_slot)));
+  const absl::Span<float> shard = options_.store->Gradients(unit);
+  state.reduce_timing = OpTiming();
+  TESSERA_ASSIGN_OR_RETURN(
+      state.reduced, options_.collectives->ReduceScatter(
+                         {.unit = unit,
+                          .gradient_slot = state.gradient_slot,
+                          .shard = shard.data(),
+                          .shard_numel = static_cast<int64_t>(shard.size()),
+                          .divisor = static_cast<float>(options_.collectives->group().ranks.size()),
+                          .accumulate = state.reductions > 0},
+                         /*stream=*/nullptr, &state.reduce_timing));
+  state.reducing = true;
+  ++state.reductions;
+  gradient_slots_[state.gradient_slot] = {.tenant = -1, .freed = ++calls_};
+  state.gradient_slot = -1;
+  return absl::OkStatus();
+}
+
+absl::Status UnitExecutor::FinishReductions() {
+  for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) {
+    const UnitState& state = states_[unit];
+    if (state.uses > 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "unit ", Name(unit), " is still in use at the end of the step; drop its lease"));
+    }
+    if (state.gradient_slot >= 0 || (Trainable(unit) && state.reductions == 0)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("unit ", Name(unit), " was not reduced in this step; call Reduce"));
+    }
+    TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
+  }
+  if (order_known_ && position_ != order_.size()) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the step ended after ", position_, " unshards; the order of the steps has ",
+            order_.size(), ", next unit ", Name(order_[position_]))),
+        "ORDER_MISMATCH");
+  }
+  order_known_ = true;
+  return absl::OkStatus();
+}
+
+void UnitExecutor::Sweep() {
+  for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) {
+    if (states_[unit].slot >= 0 && states_[unit].uses == 0) Free(unit);
+  }
+}
+
+}  // namespace tessera

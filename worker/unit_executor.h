@@ -1,0 +1,129 @@
+// UnitExecutor: takes each unit through sharded -> unsharding -> unsharded, and its gradients
+// through writing -> reducing, in the slots that the layout planned. It decides which slot, when to
+// gather ahead and whether the order is kept; Collectives move the bytes.
+//
+// Every decision follows from the sequence of calls alone, never from timing, so all ranks decide
+// alike without talking.
+//
+// Slots: a unit goes into the slot of its level or a spare one, whichever has been free longest. A
+// unit whose last use ends stays where it is if it is among the next `prefetch` of the order, else
+// its slot is free. An Unshard that finds no slot first drops a unit that was gathered ahead; if
+// there is none it is FAILED_PRECONDITION, never a wait.
+//
+// Thread-safety: none.
+#ifndef TESSERA_WORKER_UNIT_EXECUTOR_H_
+#define TESSERA_WORKER_UNIT_EXECUTOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tessera/v1/plan.pb.h"
+#include "worker/collectives/collectives.h"
+#include "worker/shard_store.h"
+#include "worker/stats_recorder.h"
+
+namespace tessera {
+
+class UnitExecutor {
+ public:
+  struct Options {
+    v1::Layout layout;  // slots and prefetch
+    std::vector<v1::Unit> units;
+    std::vector<v1::UnitLayout> layouts;
+    Collectives* collectives = nullptr;
+    ShardStore* store = nullptr;
+    StatsRecorder* stats = nullptr;
+  };
+
+  explicit UnitExecutor(Options options);
+
+  // Units in the order of the steps' Unshard calls; without it the first step records it.
+  absl::Status SetOrder(std::vector<int> order);
+
+  void BeginStep();
+  // Gathers the unit if it is not whole and counts a use. `in_order`: the call is part of the
+  // step's order. FAILED_PRECONDITION: no slot is left (names the units in them), or
+  // (ORDER_MISMATCH) not the unit that the order has here.
+  absl::Status Unshard(int unit, bool in_order);
+  // Ends a use.
+  void Release(int unit);
+  absl::Status Prefetch(int unit);
+  // The unsharded unit; null unless it has a use.
+  float* Unsharded(int unit) const;
+
+  // Where to write the gradient of a parameter: {memory, whether to add}.
+  struct GradientTarget {
+    float* data = nullptr;
+    bool accumulate = false;
+  };
+  absl::StatusOr<GradientTarget> GradientOf(int unit, int parameter);
+  // Starts to average the unit's gradients over the group. Parameters without a gradient count as
+  // zero.
+  absl::Status Reduce(int unit);
+  // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
+  // not reduced, a use has not ended, or the step ended before its order did; names the unit.
+  absl::Status FinishReductions();
+  // Units gathered ahead that nobody used; after it every slot is free. Call between steps.
+  void Sweep();
+
+  // Over the units of the step's order so far.
+  uint64_t order_hash() const { return order_hash_; }
+  absl::Status Progress() { return options_.collectives->Progress(); }
+
+ private:
+  struct UnitState {
+    int uses = 0;
+    int slot = -1;  // of the unsharded unit; -1: sharded
+    Event gathered;
+    bool whole = false;  // `gathered` has been waited for
+    OpTiming gather_timing;
+    int gradient_slot = -1;  // while gradients are being written
+    std::vector<bool> written;
+    int64_t reductions = 0;  // in this step
+    Event reduced;
+    bool reducing = false;
+    OpTiming reduce_timing;
+  };
+  struct SlotState {
+    int tenant = -1;
+    int64_t freed = 0;  // when, in calls
+  };
+
+  bool Empty(int unit) const { return options_.layouts[unit].padded_numel() == 0; }
+  bool Trainable(int unit) const;
+  std::string Name(int unit) const;
+  bool Fits(const v1::Slot& slot, int unit) const;
+  template <typename Slots>
+  int LongestFree(const Slots& planned, const std::vector<SlotState>& states, int unit) const;
+  // A slot for the unit, dropping a unit gathered ahead if `may_evict`; -1: none.
+  int TakeSlot(int unit, bool may_evict);
+  absl::Status Gather(int unit, int slot);
+  void Free(int unit);
+  int GatheredAhead() const;
+  bool ComesSoon(int unit) const;
+  absl::Status TryPrefetch(int unit);
+  absl::Status PrefetchAhead();
+  absl::Status FollowOrder(int unit);
+  absl::Status OpenGradient(int unit);
+  void ZeroUnwritten(int unit, float* gradient);
+  absl::Status FinishReduction(int unit);
+
+  const Options options_;
+  std::vector<UnitState> states_;
+  std::vector<SlotState> slots_;
+  std::vector<SlotState> gradient_slots_;
+  int64_t calls_ = 0;
+  bool order_known_ = false;
+  std::vector<int> order_;
+  size_t position_ = 0;  // of the next in-order Unshard
+  uint64_t order_hash_ = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_UNIT_EXECUTOR_H_

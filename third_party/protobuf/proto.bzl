@@ -1,20 +1,20 @@
 """C++ from .proto files with Debian's protoc and grpc_cpp_plugin.
 
-The import root is `proto/`: a file at proto/tessera/v1/plan.proto is imported as "tessera/v1/plan.proto" and its code is
-included as "tessera/v1/plan.pb.h" (messages) and "tessera/v1/plan.grpc.pb.h" (stubs of its services).
+The import root is the folder of the BUILD file that calls the rule. For proto/BUILD a file at proto/tessera/v1/plan.proto is
+imported as "tessera/v1/plan.proto" and its code is included as "tessera/v1/plan.pb.h" (messages) and
+"tessera/v1/plan.grpc.pb.h" (stubs of its services).
 """
 
-_IMPORT_ROOT = "proto/"
-
 def _protoc(name, srcs, imports, suffixes, flags):
+    import_root = native.package_name() + "/"
     outs = [src[:-len(".proto")] + suffix for src in srcs for suffix in suffixes]
     native.genrule(
         name = name,
         srcs = srcs + imports,
         outs = outs,
         cmd = "protoc -I%s %s %s" % (
-            _IMPORT_ROOT,
-            flags.replace("@OUT@", "$(GENDIR)/" + _IMPORT_ROOT),
+            import_root,
+            flags.replace("@OUT@", "$(GENDIR)/" + import_root),
             " ".join(["$(location %s)" % src for src in srcs]),
         ),
         visibility = ["//visibility:private"],

@@ -1,0 +1,102 @@
+#include "coordinator/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace tessera {
+namespace {
+
+bool IsAllowed(v1::JobState from, v1::JobState to) {
+  switch (to) {
+    case v1::SEALED:
+      return from == v1::DRAFT;
+    case v1::FORMING:
+      return from == v1::SEALED;
+    case v1::RUNNING:
+      return from == v1::FORMING;
+    case v1::SUCCEEDED:
+      return from == v1::RUNNING;
+    case v1::FAILED:
+    case v1::CANCELLED:
+      return !IsEnd(from);
+    default:
+      return false;
+  }
+}
+
+void SetTimestamp(absl::Time time, google::protobuf::Timestamp* timestamp) {
+  const timespec parts = absl::ToTimespec(time);
+  timestamp->set_seconds(parts.tv_sec);
+  timestamp->set_nanos(static_cast<int32_t>(parts.tv_nsec));
+}
+
+}  // namespace
+
+bool IsEnd(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+}
+
+JobLifecycle::JobLifecycle(std::string name, int64_t steps, absl::Time created) {
+  job_.set_name(std::move(name));
+  job_.set_state(v1::DRAFT);
+  job_.set_steps(steps);
+  SetTimestamp(created, job_.mutable_create_time());
+}
+
+absl::Status JobLifecycle::MoveTo(v1::JobState next) {
+  if (!IsAllowed(job_.state(), next)) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job_.name(), " is ",
+                                                      v1::JobState_Name(job_.state()),
+                                                      " and cannot become ", v1::JobState_Name(next)));
+  }
+  job_.set_state(next);
+  job_.clear_reason();
+  return absl::OkStatus();
+}
+
+void JobLifecycle::End(absl::StatusCode code, std::string reason, absl::Time ended) {
+  if (code != absl::StatusCode::kOk) job_.set_reason_code(absl::StatusCodeToString(code));
+  job_.set_reason(std::move(reason));
+  SetTimestamp(ended, job_.mutable_end_time());
+}
+
+absl::Status JobLifecycle::Seal() { return MoveTo(v1::SEALED); }
+
+absl::Status JobLifecycle::Form(std::string reason) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::FORMING));
+  job_.set_reason(std::move(reason));
+  return absl::OkStatus();
+}
+
+absl::Status JobLifecycle::Run() { return MoveTo(v1::RUNNING); }
+
+absl::Status JobLifecycle::Succeed(absl::Time ended) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::SUCCEEDED));
+  End(absl::StatusCode::kOk, "", ended);
+  return absl::OkStatus();
+}
+
+absl::Status JobLifecycle::Fail(const Blame& blame, absl::Time ended) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::FAILED));
+  End(blame.code, blame.reason, ended);
+  if (blame.rank.has_value()) job_.set_failed_rank(*blame.rank);
+  return absl::OkStatus();
+}
+
+absl::Status JobLifecycle::Cancel(absl::StatusCode code, std::string reason, absl::Time ended) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::CANCELLED));
+  End(code, std::move(reason), ended);
+  return absl::OkStatus();
+}
+
+void JobLifecycle::SetGeneration(int64_t generation, int world_size) {
+  job_.set_generation(std::max(job_.generation(), generation));
+  job_.set_world_size(world_size);
+}
+
+void JobLifecycle::SetStep(int64_t step) { job_.set_step(std::max(job_.step(), step)); }
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+// The life of one job: which states it goes through, and why it ended.
+//
+//   JobLifecycle job("gpt", /*steps=*/600, /*created=*/wall_now);    DRAFT
+//   job.Seal();  job.Form();  job.Run();                             SEALED, FORMING, RUNNING
+//   job.Succeed(wall_now);                                           SUCCEEDED
+//
+//   DRAFT -> SEALED -> FORMING -> RUNNING -> SUCCEEDED
+//   any state that is not an end -> FAILED, CANCELLED
+// A state that has ended never changes again. RECOVERING has no way in yet.
+//
+// Pure: no clock, no lock. Every transition returns FAILED_PRECONDITION, and changes nothing, where it is not on the list.
+#ifndef TESSERA_COORDINATOR_JOB_H_
+#define TESSERA_COORDINATOR_JOB_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "tessera/v1/job.pb.h"
+
+namespace tessera {
+
+// Why a job failed, and which rank did it; no rank where a host or nobody is to blame.
+struct Blame {
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  std::string reason;
+  std::optional<int> rank;
+};
+
+// SUCCEEDED, FAILED or CANCELLED.
+bool IsEnd(v1::JobState state);
+
+class JobLifecycle {
+ public:
+  JobLifecycle(std::string name, int64_t steps, absl::Time created);
+
+  absl::Status Seal();
+  // `reason` says what it waits for.
+  absl::Status Form(std::string reason);
+  absl::Status Run();
+  absl::Status Succeed(absl::Time ended);
+  absl::Status Fail(const Blame& blame, absl::Time ended);
+  absl::Status Cancel(absl::StatusCode code, std::string reason, absl::Time ended);
+
+  // A new membership. Numbers only grow.
+  void SetGeneration(int64_t generation, int world_size);
+  // Steps committed; an older figure is ignored.
+  void SetStep(int64_t step);
+
+  bool ended() const { return IsEnd(job_.state()); }
+  v1::JobState state() const { return job_.state(); }
+  const v1::Job& proto() const { return job_; }
+
+ private:
+  absl::Status MoveTo(v1::JobState next);
+  void End(absl::StatusCode code, std::string reason, absl::Time ended);
+
+  v1::Job job_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_JOB_H_

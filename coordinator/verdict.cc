@@ -1,0 +1,151 @@
+#include "coordinator/verdict.h"
+
+#include <string.h>
+
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace tessera {
+namespace {
+
+std::string RankOn(int rank, absl::string_view host) {
+  return absl::StrCat("rank ", rank, " on host ", host);
+}
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? "" : absl::StrCat(" (SIG", name, ")");
+}
+
+}  // namespace
+
+void Verdict::Add(Evidence evidence, absl::Time now) {
+  if (!first_.has_value()) first_ = now;
+  evidence_.push_back(std::move(evidence));
+}
+
+void Verdict::HostLost(absl::string_view host, absl::string_view why, absl::Time now) {
+  // An agent tells things in order: what it reported before it went is the cause.
+  if (agent_saw_bad_exit_) return;
+  Add({kHost, std::nullopt, absl::StatusCode::kUnavailable,
+       absl::StrCat("host ", host, " is lost: ", why)},
+      now);
+}
+
+void Verdict::HostLeft(absl::string_view host, const absl::Status& status,
+                       std::optional<int> blamed_rank, absl::Time now) {
+  if (blamed_rank.has_value()) {
+    ++accusations_[*blamed_rank];
+    Add({kBlamed, blamed_rank, status.ok() ? absl::StatusCode::kUnavailable : status.code(),
+         absl::StrCat("rank ", *blamed_rank, ": the agent of host ", host,
+                      " says: ", status.message())},
+        now);
+    return;
+  }
+  if (agent_saw_bad_exit_) return;
+  if (status.ok()) {
+    Add({kHost, std::nullopt, absl::StatusCode::kUnavailable,
+         absl::StrCat("host ", host, " left before the job was done")},
+        now);
+  } else {
+    Add({kHost, std::nullopt, status.code(), absl::StrCat("host ", host, ": ", status.message())},
+        now);
+  }
+}
+
+void Verdict::RankExited(int rank, absl::string_view host, int exit_code, int signal,
+                         absl::Time now) {
+  if (exit_code == 0 && signal == 0) {
+    Add({kLeft, rank, absl::StatusCode::kUnavailable,
+         absl::StrCat(RankOn(rank, host), " exited before its work was done")},
+        now);
+    return;
+  }
+  if (done_.count(rank) == 0 && victims_.count(rank) == 0) agent_saw_bad_exit_ = true;
+  Add({kExit, rank, absl::StatusCode::kUnavailable,
+       signal != 0 ? absl::StrCat(RankOn(rank, host), " was killed by signal ", signal,
+                                  SignalName(signal))
+                   : absl::StrCat(RankOn(rank, host), " exited with code ", exit_code)},
+      now);
+}
+
+void Verdict::RankLeft(int rank, absl::string_view host, const absl::Status& status,
+                       std::optional<int> blamed_rank, absl::Time now) {
+  if (blamed_rank.has_value() && *blamed_rank != rank) {
+    victims_.insert(rank);
+    ++accusations_[*blamed_rank];
+    Add({kBlamed, blamed_rank, status.ok() ? absl::StatusCode::kUnavailable : status.code(),
+         absl::StrCat("rank ", *blamed_rank, " on host ", host, " is to blame, says rank ", rank,
+                      ": ", status.message())},
+        now);
+    return;
+  }
+  if (status.ok()) {
+    Add({kLeft, rank, absl::StatusCode::kUnavailable,
+         absl::StrCat(RankOn(rank, host), " left before its work was done")},
+        now);
+    return;
+  }
+  own_errors_.emplace(rank, status);
+  Add({kLeft, rank, status.code(), absl::StrCat(RankOn(rank, host), ": ", status.message())}, now);
+}
+
+void Verdict::RankBroke(int rank, absl::string_view host, absl::Time now) {
+  Add({kBroke, rank, absl::StatusCode::kUnavailable,
+       absl::StrCat(RankOn(rank, host), " is gone: its connection broke")},
+      now);
+}
+
+void Verdict::RankLeaseEnded(int rank, absl::string_view host, absl::Duration lease,
+                             absl::Time now) {
+  Add({kLease, rank, absl::StatusCode::kUnavailable,
+       absl::StrCat(RankOn(rank, host), " is lost: not heard of for ",
+                    absl::FormatDuration(lease))},
+      now);
+}
+
+void Verdict::Done(int rank) { done_.insert(rank); }
+
+bool Verdict::Counts(const Evidence& evidence) const {
+  if (!evidence.rank.has_value()) return true;
+  if (evidence.kind == kBlamed) return true;
+  if (done_.count(*evidence.rank) != 0) return false;
+  // A victim's process may end in any way. Its own stream does not break: it left.
+  return victims_.count(*evidence.rank) == 0;
+}
+
+int Verdict::Accusations(const Evidence& evidence) const {
+  if (!evidence.rank.has_value()) return 0;
+  const auto found = accusations_.find(*evidence.rank);
+  return found == accusations_.end() ? 0 : found->second;
+}
+
+std::optional<Blame> Verdict::Decide(absl::Time now) const {
+  const Evidence* best = nullptr;
+  const auto weight = [this](const Evidence& evidence) {
+    return std::make_tuple(static_cast<int>(evidence.kind), -Accusations(evidence));
+  };
+  for (const Evidence& evidence : evidence_) {
+    if (!Counts(evidence)) continue;
+    if (best == nullptr || weight(evidence) < weight(*best)) best = &evidence;
+  }
+  if (best == nullptr) return std::nullopt;
+  if (best->kind != kHost && now - *first_ < options_.grace) return std::nullopt;
+  Blame blame{best->code, best->reason, best->rank};
+  if (best->rank.has_value()) {
+    // The process's own words say more than how it ended.
+    for (const Evidence& evidence : evidence_) {
+      if (evidence.kind != kLeft || evidence.rank != best->rank) continue;
+      if (own_errors_.count(*best->rank) == 0) continue;
+      blame.code = evidence.code;
+      blame.reason = evidence.reason;
+      break;
+    }
+  }
+  return blame;
+}
+
+}  // namespace tessera

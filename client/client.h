@@ -1,0 +1,76 @@
+// A coordinator, as a program sees it. What `tessera` is made of; gRPC stays inside client.cc.
+//
+//   Client client("127.0.0.1:4020");
+//   TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, /*validate_only=*/false));
+//   TESSERA_ASSIGN_OR_RETURN(const v1::Job ended,
+//                            client.WatchJob(job.name(), [](const v1::WatchJobResponse& event) {
+//                            ... }));
+//
+// Every call has a deadline. UNAVAILABLE is tried again, at most 5 attempts with growing pauses,
+// and nothing else is; CreateJob carries a request id, so that a repeated call creates one job.
+// Errors carry the server's reason and field (common/errors.h):
+//   INVALID_ARGUMENT   the request is wrong; names the field.
+//   NOT_FOUND          no such job.
+//   UNAVAILABLE        nobody answers at the address, after all attempts; names the address.
+//   DEADLINE_EXCEEDED  no answer in time.
+//   CANCELLED          Stop was called.
+//
+// Thread-safety: any thread may call anything.
+#ifndef TESSERA_CLIENT_CLIENT_H_
+#define TESSERA_CLIENT_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tessera/v1/job_service.pb.h"
+#include "tessera/v1/plan_service.pb.h"
+#include "tessera/v1/stats_service.pb.h"
+
+namespace tessera {
+
+class Client {
+ public:
+  struct Options {
+    // Before the second attempt of a call; doubles with each further one.
+    absl::Duration first_pause = absl::Milliseconds(100);
+  };
+
+  // `coordinator`: HOST:PORT. Does not connect yet.
+  Client(const std::string& coordinator, Options options);
+  explicit Client(const std::string& coordinator) : Client(coordinator, Options()) {}
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // ALREADY_EXISTS: a live job has the name. With validate_only nothing is created.
+  absl::StatusOr<v1::Job> CreateJob(const v1::JobSpec& spec, bool validate_only);
+  absl::StatusOr<v1::Job> GetJob(const std::string& name);
+  // Calls `on_event` in this thread for each state change and line of progress, from the job's
+  // beginning, each once, and returns the ended job. Reconnects where the stream breaks.
+  // UNAVAILABLE: 5 attempts in a row brought nothing.
+  absl::StatusOr<v1::Job> WatchJob(
+      const std::string& name, const std::function<void(const v1::WatchJobResponse&)>& on_event);
+  // A job that has ended is left as it is. One attempt of at most 2 seconds: who cancels wants to
+  // be gone.
+  absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
+  // Plan and layout with all their units.
+  absl::StatusOr<v1::CreatePlanResponse> GetPlan(const std::string& job);
+  absl::StatusOr<v1::JobStats> GetStats(const std::string& job);
+  // All pages.
+  absl::StatusOr<std::vector<v1::Worker>> ListWorkers(const std::string& job);
+
+  // Ends calls under way, and later ones, with CANCELLED; CancelJob still works.
+  void Stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_CLIENT_CLIENT_H_

@@ -1,0 +1,102 @@
+#include "client/command.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/errors.h"
+#include "common/process_env.h"
+#include "common/status_macros.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace tessera {
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kUnimplemented:
+      return 2;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return 3;
+    case absl::StatusCode::kNotFound:
+      return 4;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
+int Report(const absl::Status& status) {
+  if (!status.ok()) {
+    const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}, {"\r", " "}});
+    fprintf(stderr, "tessera: %s\n", line.c_str());
+  }
+  return ExitCode(status);
+}
+
+int ReportEnded(const v1::Job& job) {
+  if (job.state() == v1::SUCCEEDED) return 0;
+  std::string line = absl::StrCat("job ", job.name(), " ", v1::JobState_Name(job.state()),
+                                  " at step ", job.step(), "/", job.steps());
+  if (!job.reason().empty()) absl::StrAppend(&line, ": ", job.reason());
+  Report(absl::UnknownError(line));
+  return 1;
+}
+
+void Print(const std::string& text) {
+  fwrite(text.data(), 1, text.size(), stdout);
+  fflush(stdout);
+}
+
+absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (!status.ok()) return absl::InternalError(absl::StrCat("as JSON: ", status.ToString()));
+  return json;
+}
+
+absl::StatusOr<std::string> CoordinatorAddress(const std::string& flag) {
+  std::string address = flag;
+  if (address.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+    address = env.coordinator;
+  }
+  if (address.empty()) {
+    return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
+  }
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == 0 || colon == std::string::npos ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return InvalidField(
+        "--coordinator",
+        absl::StrCat("\"", address, "\" is not HOST:PORT with a port of 1 to 65535"));
+  }
+  return address;
+}
+
+void AddCoordinatorFlag(CLI::App& command, const std::shared_ptr<ClientFlags>& flags) {
+  command.add_option("--coordinator", flags->coordinator,
+                     "HOST:PORT of the coordinator [TESSERA_COORDINATOR]");
+}
+
+void AddOutputFlag(CLI::App& command, const std::shared_ptr<ClientFlags>& flags) {
+  command.add_option("--output", flags->output, "table or json [table]")
+      ->check(CLI::IsMember({"table", "json"}));
+}
+
+}  // namespace tessera

@@ -1,0 +1,157 @@
+// tessera submit, get, watch, stats, cancel: what speaks to a coordinator that somebody else
+// started.
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "client/command.h"
+#include "client/job_input.h"
+#include "client/tables.h"
+#include "common/status_macros.h"
+
+namespace tessera {
+namespace {
+
+// What the commands of this file are given; none uses all of it.
+struct JobFlags {
+  std::string kind;
+  std::string name;
+  JobInput input;
+  bool validate_only = false;
+  std::shared_ptr<ClientFlags> client = std::make_shared<ClientFlags>();
+};
+
+// `message` as JSON where that was asked for, else `table`.
+absl::Status PrintResult(const JobFlags& flags, const google::protobuf::Message& message,
+                         const std::string& table) {
+  if (!flags.client->json()) {
+    Print(table);
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::string json, ToJson(message));
+  Print(json);
+  return absl::OkStatus();
+}
+
+absl::Status Submit(const JobFlags& flags, Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadJob(flags.input));
+  TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, flags.validate_only));
+  // With --validate_only there is no job whose name could be used.
+  if (!flags.validate_only) Print(absl::StrCat(job.name(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status Get(const JobFlags& flags, Client& client) {
+  if (flags.kind == "job") {
+    TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(flags.name));
+    return PrintResult(flags, job, JobText(job));
+  }
+  if (flags.kind == "plan") {
+    TESSERA_ASSIGN_OR_RETURN(const v1::CreatePlanResponse plan, client.GetPlan(flags.name));
+    return PrintResult(flags, plan, PlanTable(plan.plan(), plan.layout(), plan.forecast()));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers(flags.name));
+  v1::ListWorkersResponse all;
+  for (const v1::Worker& worker : workers) *all.add_workers() = worker;
+  return PrintResult(flags, all, WorkersTable(workers));
+}
+
+absl::Status Stats(const JobFlags& flags, Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const v1::JobStats stats, client.GetStats(flags.name));
+  return PrintResult(
+      flags, stats,
+      absl::StrCat("job ", stats.job(), ", ", v1::JobState_Name(stats.state()), ", step ",
+                   stats.step(), "\n\n", UnitStatsTable(stats), "\n", RankStatsTable(stats)));
+}
+
+absl::Status Cancel(const JobFlags& flags, Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const v1::Job job,
+                           client.CancelJob(flags.name, "cancelled with `tessera cancel`"));
+  Print(absl::StrCat(job.name(), " ", v1::JobState_Name(job.state()), "\n"));
+  return absl::OkStatus();
+}
+
+int Watch(const JobFlags& flags, Client& client) {
+  const absl::StatusOr<v1::Job> job =
+      client.WatchJob(flags.name, [](const v1::WatchJobResponse& event) {
+        if (event.has_progress()) {
+          Print(absl::StrCat(ProgressLine(event.progress()), "\n"));
+        } else {
+          Print(absl::StrCat("state ", v1::JobState_Name(event.job().state()), "\n"));
+        }
+      });
+  return job.ok() ? ReportEnded(*job) : Report(job.status());
+}
+
+// Calls `action` with a client for the coordinator that was asked for.
+Command WithClient(const std::shared_ptr<JobFlags>& flags,
+                   int (*action)(const JobFlags&, Client&)) {
+  return [=] {
+    const absl::StatusOr<std::string> address = CoordinatorAddress(flags->client->coordinator);
+    if (!address.ok()) return Report(address.status());
+    Client client(*address);
+    return action(*flags, client);
+  };
+}
+
+// As above, for actions whose status is all there is to tell.
+template <absl::Status (*action)(const JobFlags&, Client&)>
+int Reported(const JobFlags& flags, Client& client) {
+  return Report(action(flags, client));
+}
+
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* help, Command* chosen,
+                     const std::shared_ptr<JobFlags>& flags,
+                     int (*action)(const JobFlags&, Client&)) {
+  CLI::App* command = app.add_subcommand(name, help);
+  AddCoordinatorFlag(*command, flags->client);
+  command->callback([=] { *chosen = WithClient(flags, action); });
+  return command;
+}
+
+}  // namespace
+
+void AddSubmitCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* command = AddCommand(app, "submit", "Create a job, print its name, return", chosen,
+                                 flags, &Reported<&Submit>);
+  command->add_option("--job", flags->input.file, "job file")->required();
+  command->add_option("--set", flags->input.sets, "PATH=VALUE: changes a field of the job file")
+      ->allow_extra_args(false);
+  command->add_flag("--validate_only", flags->validate_only, "check everything, create nothing");
+}
+
+void AddGetCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* command =
+      AddCommand(app, "get", "Show a job, its plan or its workers", chosen, flags, &Reported<&Get>);
+  command->add_option("kind", flags->kind, "job, plan or workers")
+      ->required()
+      ->check(CLI::IsMember({"job", "plan", "workers"}));
+  command->add_option("name", flags->name, "the job's name")->required();
+  AddOutputFlag(*command, flags->client);
+}
+
+void AddWatchCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  AddCommand(app, "watch", "State changes and progress until the job ends", chosen, flags, &Watch)
+      ->add_option("job", flags->name, "the job's name")
+      ->required();
+}
+
+void AddStatsCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* command = AddCommand(app, "stats", "Bytes and times of each unit, over ranks", chosen,
+                                 flags, &Reported<&Stats>);
+  command->add_option("job", flags->name, "the job's name")->required();
+  AddOutputFlag(*command, flags->client);
+}
+
+void AddCancelCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  AddCommand(app, "cancel", "End a job as CANCELLED at once", chosen, flags, &Reported<&Cancel>)
+      ->add_option("job", flags->name, "the job's name")
+      ->required();
+}
+
+}  // namespace tessera

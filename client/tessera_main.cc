@@ -1,0 +1,65 @@
+// The `tessera` command.
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/command.h"
+
+namespace tessera {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+void AddVersionCommand(CLI::App& app, Command* chosen) {
+  app.add_subcommand("version", "Print the version")->callback([=] {
+    *chosen = [] {
+      Print(absl::StrCat("tessera ", kVersion, "\n"));
+      return 0;
+    };
+  });
+}
+
+// Fills `chosen`, or returns the exit code: 0 after --help, 2 for a command line that is wrong. CLI11 throws; nothing gets
+// out of here.
+int Parse(int argc, char** argv, CLI::App& app, Command* chosen) {
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::Success)) {
+      return Report(absl::InvalidArgumentError(
+          absl::StrCat(error.what(), "; `tessera --help` lists commands and flags")));
+    }
+    std::ostringstream help;
+    std::ostringstream unused;
+    app.exit(error, help, unused);
+    Print(help.str());
+    *chosen = [] { return 0; };
+    return 0;
+  }
+}
+
+int Main(int argc, char** argv) {
+  // Errors come back as statuses and are told once, on one line.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  CLI::App app("Tessera: trains models that are cut into shards over many workers.", "tessera");
+  app.require_subcommand(1);
+  Command chosen;
+  AddPlanCommand(app, &chosen);
+  AddRunCommand(app, &chosen);
+  AddSubmitCommand(app, &chosen);
+  AddGetCommand(app, &chosen);
+  AddWatchCommand(app, &chosen);
+  AddStatsCommand(app, &chosen);
+  AddCancelCommand(app, &chosen);
+  AddVersionCommand(app, &chosen);
+  if (const int code = Parse(argc, argv, app, &chosen); code != 0) return code;
+  return chosen();
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::Main(argc, argv); }

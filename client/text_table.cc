@@ -1,0 +1,72 @@
+#include "client/text_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kTerminalColumns = 80;
+constexpr size_t kGap = 2;
+
+std::string Pad(const std::string& cell, size_t width, Align align) {
+  const std::string spaces(width > cell.size() ? width - cell.size() : 0, ' ');
+  return align == Align::kLeft ? cell + spaces : spaces + cell;
+}
+
+std::string WithoutTrailingSpaces(std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
+}
+
+}  // namespace
+
+std::string TextTable::ToString() const {
+  std::vector<size_t> widths;
+  for (const Column& column : columns_) widths.push_back(column.header.size());
+  // The first column comes last: it gets what the others leave.
+  size_t others = 0;
+  for (size_t i = 1; i < columns_.size(); ++i) {
+    for (const auto& row : rows_) widths[i] = std::max(widths[i], row[i].size());
+    others += widths[i] + kGap;
+  }
+  const size_t room = kTerminalColumns > others ? kTerminalColumns - others : 0;
+  for (const auto& row : rows_) {
+    if (row[0].size() <= room) widths[0] = std::max(widths[0], row[0].size());
+  }
+
+  std::string text;
+  const auto append = [&](const std::vector<std::string>& cells) {
+    std::string line;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (i > 0) line.append(kGap, ' ');
+      line += Pad(cells[i], widths[i], columns_[i].align);
+    }
+    absl::StrAppend(&text, WithoutTrailingSpaces(line), "\n");
+  };
+
+  std::vector<std::string> headers;
+  for (const Column& column : columns_) headers.push_back(column.header);
+  append(headers);
+  for (std::vector<std::string> row : rows_) {
+    if (row[0].size() > widths[0]) {
+      absl::StrAppend(&text, row[0], "\n");
+      row[0].clear();
+    }
+    append(row);
+  }
+  return text;
+}
+
+std::string WithThousands(int64_t value) {
+  std::string digits = absl::StrCat(value);
+  const size_t first = value < 0 ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3;) {
+    at -= 3;
+    digits.insert(at, 1, ',');
+  }
+  return digits;
+}
+
+}  // namespace tessera

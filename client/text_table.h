@@ -1,0 +1,48 @@
+// A text table in columns, for terminals of 80 columns.
+//
+//   TextTable table({{"UNIT", Align::kLeft}, {"BYTES", Align::kRight}});
+//   table.AddRow({"h.0", "793,088"});
+//   std::cout << table.ToString();
+//
+// Columns are as wide as their widest cell and two spaces apart. Names are never cut: a first cell
+// that would make its row wider than 80 columns stands on a line of its own, above the rest of its
+// row.
+//
+// Thread-safety: none; a value.
+#ifndef TESSERA_CLIENT_TEXT_TABLE_H_
+#define TESSERA_CLIENT_TEXT_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+enum class Align { kLeft, kRight };
+
+class TextTable {
+ public:
+  struct Column {
+    std::string header;
+    Align align = Align::kRight;
+  };
+
+  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // One cell for each column.
+  void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  // Header and rows, each ended by a newline and without trailing spaces.
+  std::string ToString() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// 1234567 as "1,234,567".
+std::string WithThousands(int64_t value);
+
+}  // namespace tessera
+
+#endif  // TESSERA_CLIENT_TEXT_TABLE_H_

@@ -44,7 +44,7 @@ class ShmCollectives::Operation : public Event::State {
     owner_->AdvancePending();
     return done;
   }
-  absl::Status Wait() override { return done ? absl::OkStatus() : owner_->WaitFor(*this); }
+  absl::Status Wait() override { return owner_->WaitFor(*this); }
 
   uint64_t tag() const { return tag_; }
   bool done = false;
@@ -240,13 +240,15 @@ absl::Status ShmCollectives::Progress() {
 
 absl::Status ShmCollectives::WaitFor(Operation& operation) {
   faults_.Hit("unshard_wait");
-  return sync_.WaitUntil(
+  TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
       [&]() -> absl::StatusOr<bool> {
         AdvancePending();
         if (!operation.done) TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
         return operation.done;
       },
-      [&] { return operation.What(); }, [&] { return operation.Missing(); });
+      [&] { return operation.What(); }, [&] { return operation.Missing(); }));
+  // Ranks that took different units to the same slot have all arrived, and hold a mixture.
+  return CheckAgreement(operation.tag());
 }
 
 absl::StatusOr<Event> ShmCollectives::AllGather(const AllGatherOp& op, Stream* /*stream*/,

@@ -1,0 +1,83 @@
+// The ranks of a job as threads of one process over one set of buffers: the whole data path (planner's layout, shared-memory
+// collectives, executor, shard store, session) without agent, coordinator and sockets.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto ranks, ThreadRanks::Create(spec, /*world_size=*/2, {}));
+//   std::vector<absl::Status> statuses = ranks->Run([](Session& session) { ...; return session.Finish(); });
+//
+// Lag: with Options.lag_rank set, that rank stands still at every passage of the named point until every other rank is parked
+// (it waits for somebody) or has ended: the greatest lag there is, and no clock is involved.
+#ifndef TESSERA_TESTS_FAKES_THREAD_RANKS_H_
+#define TESSERA_TESTS_FAKES_THREAD_RANKS_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/job_planner.h"
+#include "tessera/v1/job.pb.h"
+#include "worker/session.h"
+#include "worker/session_impl.h"
+
+namespace tessera {
+
+class ThreadRanks {
+ public:
+  struct Options {
+    // The rank that lags, and where (worker/fault_points.h); -1: none.
+    int lag_rank = -1;
+    std::string lag_point;
+    absl::Duration timeout = absl::Seconds(30);
+  };
+
+  // `spec` is resolved here. Shards are filled by the spec's seed.
+  static absl::StatusOr<std::unique_ptr<ThreadRanks>> Create(const v1::JobSpec& spec,
+                                                             int world_size, Options options);
+
+  const JobPlan& plan() const { return plan_; }
+  // How often the lagging rank stood still.
+  int64_t lags() const { return lags_; }
+  // A rank's memory file.
+  absl::Span<char> rank_file(int rank) {
+    return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
+  }
+
+  // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank order. A rank whose body fails
+  // aborts its session with that status. Once only.
+  std::vector<absl::Status> Run(const std::function<absl::Status(Session&)>& body);
+
+ private:
+  // Zeroed memory aligned to a page.
+  class Buffer {
+   public:
+    explicit Buffer(int64_t bytes);
+    ~Buffer();
+    char* data() { return data_; }
+
+   private:
+    char* data_;
+    int64_t bytes_;
+  };
+
+  ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
+  absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
+  void Lag();
+
+  const v1::JobSpec spec_;
+  const JobPlan plan_;
+  const int world_size_;
+  const Options options_;
+  Buffer unsharded_, gradients_, control_;
+  std::vector<std::unique_ptr<Buffer>> files_;
+  // Ranks that are parked or have ended.
+  std::vector<std::atomic<bool>> idle_;
+  std::atomic<int64_t> lags_{0};
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_TESTS_FAKES_THREAD_RANKS_H_

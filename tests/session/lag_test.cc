@@ -1,0 +1,57 @@
+// Each rank is delayed at each point of the lease protocol for as long as its peers can do without it; the result must stay bit
+// for bit the same.
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/thread_ranks.h"
+#include "tests/session/toy_model.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kSteps = 3;
+
+std::vector<ToyValues> Train(int world_size, ThreadRanks::Options options, int64_t* lags) {
+  std::vector<ToyValues> values(world_size);
+  auto ranks = ThreadRanks::Create(ToyJob(), world_size, std::move(options));
+  EXPECT_TRUE(ranks.ok()) << ranks.status();
+  const auto statuses = (*ranks)->Run([&](Session& session) -> absl::Status {
+    for (int step = 0; step < kSteps; ++step)
+      TESSERA_RETURN_IF_ERROR(ToyStep(session, 0.01).status());
+    TESSERA_ASSIGN_OR_RETURN(values[session.rank()], ToySummonAll(session));
+    return session.Finish();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  *lags = (*ranks)->lags();
+  return values;
+}
+
+class LagTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(LagTest, ChangesNoBit) {
+  const auto& [world_size, point] = GetParam();
+  int64_t lags = 0;
+  const std::vector<ToyValues> undisturbed = Train(world_size, {}, &lags);
+  for (int rank = 0; rank < world_size; ++rank) {
+    EXPECT_EQ(Train(world_size, {.lag_rank = rank, .lag_point = point}, &lags), undisturbed)
+        << "rank " << rank;
+    EXPECT_GE(lags, kSteps) << "the point was hardly ever passed";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Points, LagTest,
+    ::testing::Combine(::testing::Values(2, 3),
+                       ::testing::Values("unshard_write", "unshard_written", "unshard_wait",
+                                         "lease_release", "gradient_acquire", "reduce_ready",
+                                         "reduce", "reduce_read", "vote", "barrier", "undo_written",
+                                         "optimizer", "optimizer_done")),
+    [](const auto& info) {
+      return std::get<1>(info.param) + "_" + std::to_string(std::get<0>(info.param));
+    });
+
+}  // namespace
+}  // namespace tessera

@@ -297,6 +297,15 @@ class GptModel::Impl {
   AttentionLayer::Scratch attention_scratch_;
 };
 
+std::array<int64_t, kRootParameters> RootNumel(const GptShape& shape) {
+  return {shape.vocab * shape.width, shape.context * shape.width, shape.width, shape.width};
+}
+
+std::array<int64_t, kBlockParameters> BlockNumel(const GptShape& shape) {
+  const int64_t c = shape.width;
+  return {c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c};
+}
+
 absl::StatusOr<std::unique_ptr<GptModel>> GptModel::Create(const GptShape& shape) {
   for (const int64_t extent :
        {shape.layers, shape.width, shape.heads, shape.context, shape.vocab, shape.sequences}) {

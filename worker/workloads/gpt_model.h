@@ -69,6 +69,10 @@ enum RootParameter {
 inline constexpr std::array<const char*, kRootParameters> kRootParameterNames = {
     "wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"};
 
+// Elements of each parameter.
+std::array<int64_t, kBlockParameters> BlockNumel(const GptShape& shape);
+std::array<int64_t, kRootParameters> RootNumel(const GptShape& shape);
+
 using BlockTensors = std::array<const float*, kBlockParameters>;
 using BlockGradients = std::array<GradientTarget, kBlockParameters>;
 using RootTensors = std::array<const float*, kRootParameters>;

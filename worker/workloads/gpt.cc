@@ -1,0 +1,275 @@
+#include "worker/workloads/gpt.h"
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/text_data.h"
+#include "worker/workloads/gpt_batch.h"
+#include "worker/workloads/gpt_model.h"
+#include "worker/workloads/gpt_units.h"
+#include "worker/workloads/schedule.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kProgressEvery = 20;  // steps
+
+using Leases = std::vector<UnitLease>;
+
+// Tokens of all ranks per second of training since the last Take.
+class Throughput {
+ public:
+  void Start() { start_ = std::chrono::steady_clock::now(); }
+  void Stop(int64_t tokens) {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    tokens_ += tokens;
+  }
+  double Take() {
+    const double rate = seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0;
+    seconds_ = 0;
+    tokens_ = 0;
+    return rate;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_;
+  double seconds_ = 0;
+  int64_t tokens_ = 0;
+};
+
+GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
+  const v1::ModelSource& model = job.model();
+  return {.layers = model.layers(),
+          .width = model.width(),
+          .heads = model.heads(),
+          .context = model.context(),
+          .vocab = model.vocab(),
+          .sequences = job.global_batch() / world_size / job.micro_batches(),
+          .attention = !model.has_attention() || model.attention()};
+}
+
+class GptProgram {
+ public:
+  static absl::StatusOr<std::unique_ptr<GptProgram>> Create(Session& session) {
+    const v1::JobSpec& job = session.job();
+    SetComputeThreads(static_cast<int>(job.threads_per_worker()));
+    const GptShape shape = ShapeOf(job, session.world_size());
+    TESSERA_ASSIGN_OR_RETURN(TextData text,
+                             LoadText(job.data(), job.global_batch(), shape.context));
+    TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
+    TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
+    return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
+                                        std::move(model));
+  }
+
+  GptProgram(Session& session, TextData text, GptUnits units, std::unique_ptr<GptModel> model)
+      : session_(session),
+        job_(session.job()),
+        text_(std::move(text)),
+        units_(std::move(units)),
+        model_(std::move(model)),
+        training_(text_.train, static_cast<uint64_t>(job_.seed()), job_.global_batch(),
+                  model_->shape().context),
+        evaluation_(text_.held_out, model_->shape().context),
+        batch_(model_->shape().sequences, model_->shape().context) {}
+
+  absl::Status Run() {
+    for (int64_t step = 0; step < job_.steps();) {
+      throughput_.Start();
+      TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(step + 1));
+      throughput_.Stop(job_.global_batch() * batch_.context);
+      step = result.step;
+      if (!std::isfinite(result.loss_mean)) {
+        return absl::OutOfRangeError(
+            absl::StrCat("the loss of step ", step, " is ", result.loss_mean,
+                         "; lower optimizer.lr or lengthen optimizer.warmup_steps"));
+      }
+      const bool last = step == job_.steps();
+      std::optional<double> held_out_loss;
+      if (last || (job_.eval_every() > 0 && step % job_.eval_every() == 0)) {
+        TESSERA_ASSIGN_OR_RETURN(held_out_loss, Evaluate());
+      }
+      if (last || held_out_loss.has_value() || step % kProgressEvery == 0) {
+        Report(result, held_out_loss);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<StepResult> TrainStep(int64_t step) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const StepInfo info,
+        session_.BeginStep({.learning_rate = LearningRate(job_.optimizer(), step, job_.steps())}));
+    if (info.step != step) {
+      return absl::InternalError(absl::StrCat("the session is at step ", info.step,
+                                              " where the workload gpt is at step ", step));
+    }
+    const int64_t first = session_.rank() * batch_.sequences * job_.micro_batches();
+    StepMetrics metrics;
+    for (int64_t index = 0; index < job_.micro_batches(); ++index) {
+      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = index}));
+      training_.Fill(step, first + index * batch_.sequences, batch_);
+      TESSERA_ASSIGN_OR_RETURN(const double loss_sum, ForwardAndBackward());
+      metrics.loss_sum += loss_sum;
+      metrics.loss_count += batch_.sequences * batch_.context;
+    }
+    return session_.EndStep(metrics);
+  }
+
+  absl::StatusOr<double> ForwardAndBackward() {
+    TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kForward));
+    TESSERA_ASSIGN_OR_RETURN(const RootTensors root,
+                             Tensors<kRootParameters>(units_.root, root_leases, root_leases));
+    TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kForward));
+    TESSERA_RETURN_IF_ERROR(Backward(root, root_leases));
+    return loss_sum;
+  }
+
+  absl::StatusOr<double> Forward(const RootTensors& root, const Leases& root_leases, Phase phase) {
+    TESSERA_RETURN_IF_ERROR(model_->EmbedForward(root, batch_.tokens));
+    for (size_t layer = 0; layer < units_.blocks.size(); ++layer) {
+      const GptPart& part = units_.blocks[layer];
+      TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, phase));
+      TESSERA_ASSIGN_OR_RETURN(const BlockTensors block,
+                               Tensors<kBlockParameters>(part, leases, root_leases));
+      TESSERA_RETURN_IF_ERROR(model_->BlockForward(static_cast<int64_t>(layer), block));
+    }
+    return model_->HeadForward(root, batch_.targets);
+  }
+
+  absl::Status Backward(const RootTensors& root, const Leases& root_leases) {
+    const double tokens = static_cast<double>(batch_.targets.size());
+    const float scale =
+        static_cast<float>(1 / (tokens * static_cast<double>(job_.micro_batches())));
+    RootGradients gradients;
+    for (const RootParameter parameter : {kWte, kLnFWeight, kLnFBias}) {
+      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(units_.root, parameter));
+    }
+    TESSERA_RETURN_IF_ERROR(model_->HeadBackward(root, batch_.targets, scale, gradients));
+    for (size_t layer = units_.blocks.size(); layer-- > 0;) {
+      TESSERA_RETURN_IF_ERROR(BackwardBlock(layer, root_leases));
+    }
+    // Asked for again: wte's gradient from the head is there by now, and the embedding's is added.
+    for (const RootParameter parameter : {kWte, kWpe}) {
+      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(units_.root, parameter));
+    }
+    TESSERA_RETURN_IF_ERROR(model_->EmbedBackward(batch_.tokens, gradients));
+    return Reduce(units_.root);
+  }
+
+  absl::Status BackwardBlock(size_t layer, const Leases& root_leases) {
+    const GptPart& part = units_.blocks[layer];
+    TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, Phase::kBackward));
+    TESSERA_ASSIGN_OR_RETURN(const BlockTensors block,
+                             Tensors<kBlockParameters>(part, leases, root_leases));
+    BlockGradients gradients;
+    for (int parameter = 0; parameter < kBlockParameters; ++parameter) {
+      // A gradient that is not asked for is zero, which is what attention's is when it is left out.
+      if (!model_->shape().attention && parameter <= kAttnProjBias) continue;
+      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(part, parameter));
+    }
+    TESSERA_RETURN_IF_ERROR(model_->BlockBackward(static_cast<int64_t>(layer), block, gradients));
+    return Reduce(part);
+  }
+
+  // The mean over the held-out windows, the same on every rank.
+  absl::StatusOr<double> Evaluate() {
+    std::array<double, 2> sum_and_count = {0, 0};
+    const int64_t passes = evaluation_.Passes(session_.world_size(), batch_.sequences);
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = pass, .gradients = false}));
+      evaluation_.Fill(pass, session_.rank(), session_.world_size(), batch_);
+      TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kEval));
+      TESSERA_ASSIGN_OR_RETURN(const RootTensors root,
+                               Tensors<kRootParameters>(units_.root, root_leases, root_leases));
+      TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kEval));
+      sum_and_count[0] += loss_sum;
+      for (const int32_t target : batch_.targets) sum_and_count[1] += target >= 0;
+    }
+    TESSERA_RETURN_IF_ERROR(session_.AllReduceSum(absl::MakeSpan(sum_and_count)));
+    return sum_and_count[0] / sum_and_count[1];
+  }
+
+  void Report(const StepResult& result, std::optional<double> held_out_loss) {
+    const double rate = throughput_.Take();
+    if (session_.rank() != 0) return;
+    v1::Progress progress;
+    progress.set_step(result.step);
+    progress.set_steps(job_.steps());
+    progress.set_loss(result.loss_mean);
+    if (held_out_loss.has_value()) progress.set_val_loss(*held_out_loss);
+    progress.set_tokens_per_second(rate);
+    session_.ReportProgress(progress);
+  }
+
+  absl::StatusOr<Leases> Unshard(const GptPart& part, Phase phase) {
+    Leases leases;
+    leases.reserve(part.unshards.size());
+    for (const int unit : part.unshards) {
+      TESSERA_ASSIGN_OR_RETURN(UnitLease lease, session_.Unshard(unit, phase));
+      leases.push_back(std::move(lease));
+    }
+    return leases;
+  }
+
+  // The part's parameters, each from the lease of its unit.
+  template <size_t kCount>
+  static absl::StatusOr<std::array<const float*, kCount>> Tensors(const GptPart& part,
+                                                                  const Leases& leases,
+                                                                  const Leases& root_leases) {
+    std::array<const float*, kCount> tensors;
+    for (size_t i = 0; i < kCount; ++i) {
+      const UnitLease* lease = FindLease(leases, part.units[i]);
+      if (lease == nullptr) lease = FindLease(root_leases, part.units[i]);
+      if (lease == nullptr) return absl::InternalError(absl::StrCat(part.fqns[i], " has no lease"));
+      TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease->Parameter(part.fqns[i]));
+      tensors[i] = view.as<float>();
+    }
+    return tensors;
+  }
+
+  static const UnitLease* FindLease(const Leases& leases, int unit) {
+    for (const UnitLease& lease : leases) {
+      if (lease.unit() == unit) return &lease;
+    }
+    return nullptr;
+  }
+
+  absl::StatusOr<GradientTarget> Gradient(const GptPart& part, int parameter) {
+    TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot,
+                             session_.GradientView(part.units[parameter], part.fqns[parameter]));
+    return GradientTarget{slot.view.as<float>(), slot.accumulate};
+  }
+
+  absl::Status Reduce(const GptPart& part) {
+    for (const int unit : part.reduces) TESSERA_RETURN_IF_ERROR(session_.Reduce(unit));
+    return absl::OkStatus();
+  }
+
+  Session& session_;
+  const v1::JobSpec& job_;
+  const TextData text_;
+  const GptUnits units_;
+  const std::unique_ptr<GptModel> model_;
+  const TrainingWindows training_;
+  const EvaluationWindows evaluation_;
+  GptBatch batch_;
+  Throughput throughput_;
+};
+
+}  // namespace
+
+absl::Status RunGpt(Session& session) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<GptProgram> program, GptProgram::Create(session));
+  return program->Run();
+}
+
+}  // namespace tessera

@@ -1,5 +1,6 @@
 #include "common/errors.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
@@ -24,7 +25,11 @@ absl::Status WithReason(absl::Status status, absl::string_view reason) {
 std::string Reason(const absl::Status& status) { return Payload(status, kReasonUrl); }
 
 absl::Status InvalidField(absl::string_view field, absl::string_view message) {
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(field, ": ", message));
+  std::string line = absl::StrCat(field, ": ", message);
+  for (char& c : line) {
+    if (absl::ascii_iscntrl(c)) c = ' ';
+  }
+  absl::Status status = absl::InvalidArgumentError(line);
   status.SetPayload(kFieldUrl, absl::Cord(field));
   return status;
 }

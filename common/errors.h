@@ -21,7 +21,8 @@ absl::Status WithReason(absl::Status status, absl::string_view reason);
 std::string Reason(const absl::Status& status);
 
 // INVALID_ARGUMENT whose message is "FIELD: MESSAGE" and which remembers FIELD: a dotted path of the job file, a flag, a
-// file name or an FQN. MESSAGE says what is wrong and what to do, on one line.
+// file name or an FQN. MESSAGE says what is wrong and what to do; it may quote what it was given, since control characters
+// become spaces and the whole stays on one line.
 absl::Status InvalidField(absl::string_view field, absl::string_view message);
 
 // The field given with InvalidField; "" where there is none.

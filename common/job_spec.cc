@@ -71,8 +71,11 @@ absl::StatusOr<std::string> JsonOf(const FieldDescriptor& field, absl::string_vi
     google::protobuf::Value bare;
     bare.set_string_value(std::string(value));
     std::string json;
-    if (!google::protobuf::util::MessageToJsonString(bare, &json).ok()) {
-      return InvalidField(dotted_path, "is not UTF-8");
+    google::protobuf::Value back;
+    // What is not UTF-8 would be written as something else.
+    if (!google::protobuf::util::MessageToJsonString(bare, &json).ok() ||
+        !ParseJson(json, kFlag, "a value", &back).ok() || back.string_value() != value) {
+      return InvalidField(dotted_path, "is not UTF-8; give another text");
     }
     return json;
   }

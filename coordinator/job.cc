@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/proto_time.h"
 
 namespace tessera {
 namespace {
@@ -27,12 +28,6 @@ bool IsAllowed(v1::JobState from, v1::JobState to) {
   }
 }
 
-void SetTimestamp(absl::Time time, google::protobuf::Timestamp* timestamp) {
-  const timespec parts = absl::ToTimespec(time);
-  timestamp->set_seconds(parts.tv_sec);
-  timestamp->set_nanos(static_cast<int32_t>(parts.tv_nsec));
-}
-
 }  // namespace
 
 bool IsEnd(v1::JobState state) {
@@ -48,9 +43,9 @@ JobLifecycle::JobLifecycle(std::string name, int64_t steps, absl::Time created) 
 
 absl::Status JobLifecycle::MoveTo(v1::JobState next) {
   if (!IsAllowed(job_.state(), next)) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job_.name(), " is ",
-                                                      v1::JobState_Name(job_.state()),
-                                                      " and cannot become ", v1::JobState_Name(next)));
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job_.name(), " is ", v1::JobState_Name(job_.state()),
+                     " and cannot become ", v1::JobState_Name(next)));
   }
   job_.set_state(next);
   job_.clear_reason();
@@ -65,11 +60,7 @@ void JobLifecycle::End(absl::StatusCode code, std::string reason, absl::Time end
 
 absl::Status JobLifecycle::Seal() { return MoveTo(v1::SEALED); }
 
-absl::Status JobLifecycle::Form(std::string reason) {
-  TESSERA_RETURN_IF_ERROR(MoveTo(v1::FORMING));
-  job_.set_reason(std::move(reason));
-  return absl::OkStatus();
-}
+absl::Status JobLifecycle::Form() { return MoveTo(v1::FORMING); }
 
 absl::Status JobLifecycle::Run() { return MoveTo(v1::RUNNING); }
 
@@ -90,6 +81,10 @@ absl::Status JobLifecycle::Cancel(absl::StatusCode code, std::string reason, abs
   TESSERA_RETURN_IF_ERROR(MoveTo(v1::CANCELLED));
   End(code, std::move(reason), ended);
   return absl::OkStatus();
+}
+
+void JobLifecycle::SetReason(std::string reason) {
+  if (!ended()) job_.set_reason(std::move(reason));
 }
 
 void JobLifecycle::SetGeneration(int64_t generation, int world_size) {

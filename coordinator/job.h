@@ -37,13 +37,14 @@ class JobLifecycle {
   JobLifecycle(std::string name, int64_t steps, absl::Time created);
 
   absl::Status Seal();
-  // `reason` says what it waits for.
-  absl::Status Form(std::string reason);
+  absl::Status Form();
   absl::Status Run();
   absl::Status Succeed(absl::Time ended);
   absl::Status Fail(const Blame& blame, absl::Time ended);
   absl::Status Cancel(absl::StatusCode code, std::string reason, absl::Time ended);
 
+  // Why a live job is in its state; gone with the next state.
+  void SetReason(std::string reason);
   // A new membership. Numbers only grow.
   void SetGeneration(int64_t generation, int world_size);
   // Steps committed; an older figure is ignored.

@@ -18,17 +18,17 @@ bool Reached(State actual, State wanted) {
 }
 
 absl::Status Stale(const std::string& job, int64_t generation, absl::string_view why) {
-  return WithReason(
-      absl::FailedPreconditionError(absl::StrCat("generation ", generation, " of job ", job, " ", why)),
-      "STALE_GENERATION");
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat("generation ", generation, " of job ", job, " ", why)),
+                    "STALE_GENERATION");
 }
 
 }  // namespace
 
 int Generation::CountAtLeast(State state) const {
-  return static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [state](const RankMember& rank) {
-    return Reached(rank.state, state);
-  }));
+  return static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(),
+                    [state](const RankMember& rank) { return Reached(rank.state, state); }));
 }
 
 std::string Generation::Missing(State state) const {
@@ -107,11 +107,10 @@ absl::StatusOr<MemberId> Membership::AddRank(const v1::JoinRank& join, absl::Dur
   }
   RankMember& rank = generation.ranks[join.rank()];
   if (rank.state != State::kMissing) {
-    return WithReason(
-        absl::AbortedError(absl::StrCat("rank ", join.rank(), " of job ", join.job(),
-                                        " is held by process ", rank.pid, " on host ",
-                                        generation.host_name)),
-        "RANK_TAKEN");
+    return WithReason(absl::AbortedError(absl::StrCat("rank ", join.rank(), " of job ", join.job(),
+                                                      " is held by process ", rank.pid, " on host ",
+                                                      generation.host_name)),
+                      "RANK_TAKEN");
   }
   rank.id = ++last_id_;
   rank.state = State::kJoined;
@@ -137,10 +136,9 @@ absl::Status Membership::CheckRank(const std::string& job, int64_t generation, i
                                    const std::string& incarnation) const {
   TESSERA_RETURN_IF_ERROR(CheckGeneration(job, generation));
   const std::vector<RankMember>& ranks = FindGeneration(job)->ranks;
-  if (rank < 0 || rank >= static_cast<int>(ranks.size()) ||
-      ranks[rank].state == State::kMissing || ranks[rank].incarnation != incarnation) {
-    return Stale(job, generation,
-                 absl::StrCat("does not have this process as rank ", rank));
+  if (rank < 0 || rank >= static_cast<int>(ranks.size()) || ranks[rank].state == State::kMissing ||
+      ranks[rank].incarnation != incarnation) {
+    return Stale(job, generation, absl::StrCat("does not have this process as rank ", rank));
   }
   return absl::OkStatus();
 }

@@ -14,12 +14,14 @@ bool IsDuration(double microseconds) { return std::isfinite(microseconds) && mic
 
 absl::Status Check(const v1::OperationSample& sample, int units) {
   if (sample.unit() < 0 || sample.unit() >= units) {
-    return InvalidField("samples.unit", absl::StrCat("is ", sample.unit(), "; the layout has units 0 to ",
-                                                     units - 1));
+    return InvalidField("samples.unit", absl::StrCat("is ", sample.unit(),
+                                                     "; the layout has units 0 to ", units - 1));
   }
-  if (sample.operation() == v1::OPERATION_UNSPECIFIED || !v1::Operation_IsValid(sample.operation())) {
-    return InvalidField("samples.operation",
-                        absl::StrCat("is ", static_cast<int>(sample.operation()), ", which is unknown"));
+  if (sample.operation() == v1::OPERATION_UNSPECIFIED ||
+      !v1::Operation_IsValid(sample.operation())) {
+    return InvalidField(
+        "samples.operation",
+        absl::StrCat("is ", static_cast<int>(sample.operation()), ", which is unknown"));
   }
   if (sample.count() < 0 || sample.bytes() < 0 || !IsDuration(sample.median_us()) ||
       !IsDuration(sample.total_us())) {

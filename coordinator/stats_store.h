@@ -25,7 +25,8 @@ class StatsStore {
 
   // All of the samples or, if one is wrong, none. INVALID_ARGUMENT: no such rank, unit or operation, or a figure that is
   // negative or not finite.
-  absl::Status Record(int rank, const google::protobuf::RepeatedPtrField<v1::OperationSample>& samples);
+  absl::Status Record(int rank,
+                      const google::protobuf::RepeatedPtrField<v1::OperationSample>& samples);
 
   // Minimum, median and maximum over ranks of each rank's median; for an even number of ranks the median is the mean of the
   // middle two. The slowest rank is the lowest of those with the maximum. Operations that no rank did are left out.

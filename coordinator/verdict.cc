@@ -66,9 +66,9 @@ void Verdict::RankExited(int rank, absl::string_view host, int exit_code, int si
   }
   if (done_.count(rank) == 0 && victims_.count(rank) == 0) agent_saw_bad_exit_ = true;
   Add({kExit, rank, absl::StatusCode::kUnavailable,
-       signal != 0 ? absl::StrCat(RankOn(rank, host), " was killed by signal ", signal,
-                                  SignalName(signal))
-                   : absl::StrCat(RankOn(rank, host), " exited with code ", exit_code)},
+       signal != 0
+           ? absl::StrCat(RankOn(rank, host), " was killed by signal ", signal, SignalName(signal))
+           : absl::StrCat(RankOn(rank, host), " exited with code ", exit_code)},
       now);
 }
 

@@ -1,0 +1,75 @@
+#include "coordinator/coordinator.h"
+
+#include <utility>
+
+namespace tessera {
+
+Coordinator::Coordinator(Options options) : options_(options), members_(options.membership) {
+  MutexLock lock(mutex_);
+  members_.Advance(options_.clock->Now());
+}
+
+void Coordinator::Tick() {
+  {
+    MutexLock lock(mutex_);
+    members_.Advance(options_.clock->Now());
+    for (const MemberId member : members_.Expired()) LostLocked(member, /*expired=*/true);
+    // A decision takes its job out of live_.
+    std::vector<JobEntry*> jobs;
+    for (const auto& [id, job] : live_) jobs.push_back(job);
+    for (JobEntry* job : jobs) {
+      DecideLocked(*job);
+      CheckDeadlineLocked(*job);
+    }
+  }
+  Flush();
+}
+
+void Coordinator::Shutdown() {
+  {
+    MutexLock lock(mutex_);
+    shut_down_ = true;
+    while (!live_.empty()) {
+      CancelLocked(*live_.begin()->second, absl::StatusCode::kUnavailable,
+                   "the coordinator is shutting down");
+    }
+    while (!sinks_.empty()) {
+      const MemberId member = sinks_.begin()->first;
+      members_.Remove(member);
+      CloseLocked(member, absl::UnavailableError("the coordinator is shutting down"));
+    }
+  }
+  Flush();
+}
+
+void Coordinator::SendLocked(MemberId member, v1::AttendResponse message) {
+  const auto found = sinks_.find(member);
+  if (found == sinks_.end()) return;
+  LaterLocked([sink = found->second, message = std::move(message)] { sink->Send(message); });
+}
+
+void Coordinator::CloseLocked(MemberId member, const absl::Status& status) {
+  const auto found = sinks_.find(member);
+  if (found == sinks_.end()) return;
+  LaterLocked([sink = std::move(found->second), status] { sink->Close(status); });
+  sinks_.erase(found);
+}
+
+void Coordinator::LaterLocked(std::function<void()> action) { later_.push_back(std::move(action)); }
+
+void Coordinator::Flush() {
+  // One thread at a time acts, so that members hear things in the order in which they were decided.
+  for (bool mine = false;; mine = true) {
+    std::deque<std::function<void()>> actions;
+    {
+      MutexLock lock(mutex_);
+      if (flushing_ && !mine) return;
+      flushing_ = !later_.empty();
+      if (!flushing_) return;
+      actions.swap(later_);
+    }
+    for (const auto& action : actions) action();
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,186 @@
+// The coordinator: owns the jobs, knows their members, and decides. Services translate; this acts. No gRPC in here.
+//
+//   Coordinator coordinator({.clock = Clock::Real()});
+//   coordinator.CreateJob(request);                                  plans it; FORMING
+//   coordinator.Join(join_host, sink);                               the agent: Welcome, FormHost
+//   coordinator.Join(join_rank, sink);  coordinator.Receive(...)     workers: Welcome; RankReady -> StartStep to all
+//   coordinator.Tick();                                              every 100 ms: leases, deadlines, verdicts
+//
+// Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of the pool that is large
+// enough. A job runs on one host. What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
+//
+// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a restart.
+//
+// Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the order of what they tell; a
+// sink may call back.
+#ifndef TESSERA_COORDINATOR_COORDINATOR_H_
+#define TESSERA_COORDINATOR_COORDINATOR_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "coordinator/event_log.h"
+#include "coordinator/job.h"
+#include "coordinator/membership.h"
+#include "coordinator/planned_job.h"
+#include "coordinator/stats_store.h"
+#include "coordinator/verdict.h"
+#include "tessera/v1/job_service.pb.h"
+#include "tessera/v1/membership_service.pb.h"
+#include "tessera/v1/plan_service.pb.h"
+#include "tessera/v1/stats_service.pb.h"
+
+namespace tessera {
+
+// The way out to one member. Neither call waits; after Close nothing is sent.
+class MemberSink {
+ public:
+  virtual ~MemberSink() = default;
+  virtual void Send(v1::AttendResponse message) = 0;
+  // Ends the member's stream after what was sent before.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+class Coordinator {
+ public:
+  struct Options {
+    const Clock* clock = Clock::Real();
+    Membership::Options membership;
+    Verdict::Options verdict;
+    int64_t max_live_jobs = 1000;
+    int64_t max_ended_jobs = 100;
+  };
+  explicit Coordinator(Options options);
+
+  // Jobs. Errors as in job_service.proto, and RESOURCE_EXHAUSTED: too many live jobs.
+  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
+  absl::StatusOr<v1::GetJobResponse> GetJob(const std::string& name);
+  absl::StatusOr<std::shared_ptr<EventLog>> WatchJob(const std::string& name);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
+  absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
+
+  // Plans. Errors as in plan_service.proto.
+  absl::StatusOr<v1::CreatePlanResponse> CreatePlan(const v1::CreatePlanRequest& request);
+  absl::StatusOr<v1::GetPlanResponse> GetPlan(const std::string& job);
+  absl::StatusOr<v1::ListPlanUnitsResponse> ListPlanUnits(const v1::ListPlanUnitsRequest& request);
+
+  // NOT_FOUND: no such job.
+  absl::StatusOr<v1::JobStats> GetStats(const std::string& job);
+
+  // Members. Errors as in membership_service.proto. What the sink is sent may come before Join returns.
+  absl::StatusOr<MemberId> Join(const v1::AttendRequest& first, std::shared_ptr<MemberSink> sink);
+  // An error ends the stream; the caller then calls StreamBroken.
+  absl::Status Receive(MemberId member, const v1::AttendRequest& message);
+  // The stream is over without Leave, or over after Close. Does nothing the second time.
+  void StreamBroken(MemberId member);
+  // A serialized ListUnitsResponse.
+  absl::StatusOr<std::shared_ptr<const std::string>> ListUnits(const v1::ListUnitsRequest& request);
+  absl::Status ReportStats(const v1::ReportStatsRequest& request);
+
+  // Every 100 ms.
+  void Tick();
+  // Cancels what lives, says so to members and watchers, and refuses everything new with UNAVAILABLE.
+  void Shutdown();
+
+ private:
+  struct JobEntry {
+    JobEntry(JobLifecycle lifecycle_in, Verdict::Options verdict_options)
+        : lifecycle(std::move(lifecycle_in)), verdict(verdict_options) {}
+    int64_t id = 0;  // order of age
+    JobLifecycle lifecycle;
+    std::string request_id;
+    std::shared_ptr<const v1::JobSpec> spec;  // resolved
+    std::shared_ptr<const PlannedJob> planned;
+    bool reserved = false;    // a host was chosen
+    bool all_joined = false;  // deadline is then for getting ready
+    absl::Time deadline;      // steady time
+    Verdict verdict;
+    std::shared_ptr<EventLog> events = std::make_shared<EventLog>();
+    std::optional<StatsStore> stats;  // of the present generation
+  };
+
+  // coordinator_jobs.cc
+  absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The job that request_id already made; an error if it cannot be made now.
+  absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
+                                                        const std::string& request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChangedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_forming.cc
+  void MatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MatchJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReserveLocked(JobEntry& job, MemberId host, int world_size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FormLocked(JobEntry& job, MemberId host, std::shared_ptr<const PlannedJob> planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_members.cc
+  void WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink, absl::Duration heartbeat,
+                     absl::Duration lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> JoinHostLocked(const v1::JoinHost& join,
+                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> JoinRankLocked(const v1::JoinRank& join,
+                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReceiveLocked(MemberId member, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WorkerExitedLocked(const HostMember& host, const v1::WorkerExited& exited)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HostLeftLocked(const HostMember& host, const v1::Leave& leave)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankReadyLocked(const RankId& rank, int64_t measured_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankLeftLocked(const RankId& rank, const v1::Leave& leave)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null where there is no such job, or it has ended.
+  JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator.cc. What is to be called without the lock, in order.
+  void SendLocked(MemberId member, v1::AttendResponse message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLocked(MemberId member, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LaterLocked(std::function<void()> action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  Membership members_ ABSL_GUARDED_BY(mutex_);
+  std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, JobEntry*> live_ ABSL_GUARDED_BY(mutex_);  // by age
+  std::deque<std::string> ended_ ABSL_GUARDED_BY(mutex_);      // names, oldest end first
+  std::map<std::string, std::string> names_by_request_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
+  bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_COORDINATOR_H_

@@ -1,0 +1,162 @@
+// tessera-coordinator: serves the Coordinator over gRPC until SIGTERM or SIGINT.
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/grpc_server.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/job_service.h"
+#include "coordinator/membership_service.h"
+#include "coordinator/plan_service.h"
+#include "coordinator/stats_service.h"
+
+namespace tessera {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+// In which streams get their last message and calls end.
+constexpr absl::Duration kDrain = absl::Seconds(2);
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+struct Flags {
+  std::string listen = "127.0.0.1:0";
+  std::string state_dir;
+  int admin_port = 0;
+  bool insecure = false;
+};
+
+// Calls Coordinator::Tick until it is destroyed.
+class Ticker {
+ public:
+  explicit Ticker(Coordinator* coordinator) : thread_([this, coordinator] { Run(coordinator); }) {}
+  ~Ticker() {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
+
+ private:
+  void Run(Coordinator* coordinator) {
+    pthread_setname_np(pthread_self(), "tick");
+    for (;;) {
+      {
+        MutexLock lock(mutex_);
+        if (!stop_) stopped_.WaitFor(lock, kTick);
+        if (stop_) return;
+      }
+      coordinator->Tick();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last: it ends before what it uses
+};
+
+// The signals that end the process, blocked in every thread so that Wait alone takes them. Make it before any thread.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  }
+  // Returns the first signal; from then on the next one kills the process at once.
+  int Wait() {
+    int signal = 0;
+    sigwait(&signals_, &signal);
+    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+    return signal;
+  }
+
+ private:
+  sigset_t signals_;
+};
+
+int Fail(const absl::Status& status) {
+  LogError(status.message());
+  return absl::IsInvalidArgument(status) ? kUsage : kFailed;
+}
+
+int Serve(const Flags& flags, EndSignals& signals) {
+  Coordinator coordinator({});
+  JobService jobs(&coordinator);
+  PlanService plans(&coordinator);
+  StatsService stats(&coordinator);
+  MembershipService members(&coordinator);
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+      GrpcServer::Start({.listen = flags.listen, .allow_insecure = flags.insecure},
+                        {{v1::JobService::service_full_name(), &jobs},
+                         {v1::PlanService::service_full_name(), &plans},
+                         {v1::StatsService::service_full_name(), &stats},
+                         {v1::MembershipService::service_full_name(), &members}});
+  if (!server.ok()) return Fail(server.status());
+  const Ticker ticker(&coordinator);
+  printf("listening %s\n", (*server)->address().c_str());
+  fflush(stdout);
+  LogInfo(absl::StrCat("listening on ", (*server)->address()));
+  if (!flags.state_dir.empty()) {
+    LogInfo("--state_dir is accepted but not used yet: jobs do not survive a restart");
+  }
+
+  const int signal = signals.Wait();
+  LogInfo(absl::StrCat("stopping on signal ", signal));
+  (*server)->StopServing();
+  coordinator.Shutdown();
+  (*server)->Shutdown(kDrain);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  SetLogPrefix("tessera-coordinator");
+  Flags flags;
+  CLI::App app("Plans jobs, hands their units to workers and keeps what they report.",
+               "tessera-coordinator");
+  app.add_option("--listen", flags.listen,
+                 "HOST:PORT to serve on; port 0 takes a free one. The first line on stdout says "
+                 "which: listening HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--state_dir", flags.state_dir,
+                 "Folder for what survives a restart. Accepted but not used yet: jobs are kept in "
+                 "memory only");
+  app.add_option("--admin_port", flags.admin_port,
+                 "Port for probes and metrics. Only 0 (none) for now")
+      ->capture_default_str();
+  app.add_flag("--insecure", flags.insecure,
+               "Allow to listen on an address that is not loopback, without TLS");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    LogError(absl::StrCat(error.what(), "; see --help"));
+    return kUsage;
+  }
+  if (flags.admin_port != 0) {
+    return Fail(InvalidField(
+        "--admin_port",
+        absl::StrCat("is ", flags.admin_port, "; this version has no admin port, leave it at 0")));
+  }
+  EndSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);
+  return Serve(flags, signals);
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::Main(argc, argv); }

@@ -1,0 +1,132 @@
+#include "coordinator/job_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/mutex.h"
+#include "coordinator/service_reply.h"
+
+namespace tessera {
+namespace {
+
+// One watch stream. Reads the event log at the client's pace; no thread waits for it.
+class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchJobResponse>,
+                           public JobWatcher,
+                           public std::enable_shared_from_this<WatchReactor> {
+ public:
+  // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
+  static WatchReactor* Start(std::shared_ptr<EventLog> events) {
+    auto reactor = std::make_shared<WatchReactor>(std::move(events));
+    reactor->self_ = reactor;
+    reactor->events_->AddWatcher(reactor);
+    reactor->Pump();
+    return reactor.get();
+  }
+
+  explicit WatchReactor(std::shared_ptr<EventLog> events) : events_(std::move(events)) {}
+
+  void Wake() override { Pump(); }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      gone_ = gone_ || !ok;
+    }
+    Pump();
+  }
+
+  void OnCancel() override {
+    {
+      MutexLock lock(mutex_);
+      gone_ = true;
+    }
+    Pump();
+  }
+
+  void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
+
+ private:
+  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who acts.
+  void Pump() {
+    bool finish = false;
+    {
+      MutexLock lock(mutex_);
+      if (writing_ || finished_) return;
+      if (!gone_) {
+        EventLog::Batch batch = events_->Read(cursor_, 1);
+        cursor_ = batch.next;
+        writing_ = !batch.events.empty();
+        if (writing_) event_ = std::move(batch.events[0]);
+        finish = !writing_ && batch.end;
+      }
+      finished_ = finish = finish || gone_;
+      if (!writing_ && !finish) return;
+    }
+    if (finish) {
+      Finish(grpc::Status::OK);
+    } else {
+      StartWrite(&event_);
+    }
+  }
+
+  const std::shared_ptr<EventLog> events_;
+  std::shared_ptr<WatchReactor> self_;
+  v1::WatchJobResponse event_;  // of whoever set writing_
+  Mutex mutex_;
+  int64_t cursor_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client went away
+};
+
+// A stream that is refused.
+class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
+ public:
+  explicit RefusedWatch(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* JobService::CreateJob(grpc::CallbackServerContext* context,
+                                                const v1::CreateJobRequest* request,
+                                                v1::CreateJobResponse* response) {
+  return Reply(context, coordinator_->CreateJob(*request), response->mutable_job());
+}
+
+grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* context,
+                                             const v1::GetJobRequest* request,
+                                             v1::GetJobResponse* response) {
+  const absl::Status status = CheckJobName("name", request->name());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->GetJob(request->name()), response);
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  const absl::Status status = CheckJobName("name", request->name());
+  if (!status.ok()) return new RefusedWatch(status);
+  absl::StatusOr<std::shared_ptr<EventLog>> events = coordinator_->WatchJob(request->name());
+  if (!events.ok()) return new RefusedWatch(events.status());
+  return WatchReactor::Start(*std::move(events));
+}
+
+grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
+                                                const v1::CancelJobRequest* request,
+                                                v1::CancelJobResponse* response) {
+  const absl::Status status = CheckJobName("name", request->name());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->CancelJob(request->name(), request->reason()),
+               response->mutable_job());
+}
+
+grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* context,
+                                                  const v1::ListWorkersRequest* request,
+                                                  v1::ListWorkersResponse* response) {
+  const absl::Status status = CheckJobName("job", request->job());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->ListWorkers(*request), response);
+}
+
+}  // namespace tessera

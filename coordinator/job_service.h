@@ -1,0 +1,36 @@
+// JobService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as job_service.proto.
+// Thread-safe. The coordinator must outlive it.
+#ifndef TESSERA_COORDINATOR_JOB_SERVICE_H_
+#define TESSERA_COORDINATOR_JOB_SERVICE_H_
+
+#include "coordinator/coordinator.h"
+#include "tessera/v1/job_service.grpc.pb.h"
+
+namespace tessera {
+
+class JobService final : public v1::JobService::CallbackService {
+ public:
+  explicit JobService(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context,
+                                      const v1::CreateJobRequest* request,
+                                      v1::CreateJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::GetJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
+                                        const v1::ListWorkersRequest* request,
+                                        v1::ListWorkersResponse* response) override;
+
+ private:
+  Coordinator* const coordinator_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_JOB_SERVICE_H_

@@ -1,0 +1,167 @@
+#include "coordinator/membership_service.h"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/mutex.h"
+#include "coordinator/service_reply.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+
+namespace tessera {
+namespace {
+
+// One member's stream. Messages out are queued and written one after the other; no thread waits for a member.
+class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>,
+                            public MemberSink,
+                            public std::enable_shared_from_this<AttendReactor> {
+ public:
+  // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
+  static AttendReactor* Start(Coordinator* coordinator) {
+    auto reactor = std::make_shared<AttendReactor>(coordinator);
+    reactor->self_ = reactor;
+    reactor->StartRead(&reactor->request_);
+    return reactor.get();
+  }
+
+  explicit AttendReactor(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  void Send(v1::AttendResponse message) override {
+    {
+      MutexLock lock(mutex_);
+      if (closing_.has_value()) return;
+      queue_.push_back(std::move(message));
+    }
+    Pump();
+  }
+
+  void Close(const absl::Status& status) override {
+    {
+      MutexLock lock(mutex_);
+      if (!closing_.has_value()) closing_ = status;
+    }
+    Pump();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Lost();
+    absl::Status status;
+    if (member_ != 0) {
+      status = coordinator_->Receive(member_, request_);
+    } else {
+      absl::StatusOr<MemberId> member = coordinator_->Join(request_, shared_from_this());
+      status = member.status();
+      if (member.ok()) member_ = *member;
+    }
+    if (!status.ok()) {
+      Close(status);
+      return Lost();
+    }
+    if (!closing()) StartRead(&request_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      if (!ok) queue_.clear();
+    }
+    Pump();
+  }
+
+  // The failed read that follows tells the coordinator, from the thread that also delivers messages.
+  void OnCancel() override { Close(absl::CancelledError("the member went away")); }
+
+  void OnDone() override { const std::shared_ptr<AttendReactor> last = std::move(self_); }
+
+ private:
+  void Lost() {
+    if (member_ != 0) coordinator_->StreamBroken(member_);
+    Close(absl::OkStatus());
+  }
+
+  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who acts.
+  void Pump() {
+    absl::Status status;
+    bool finish = false;
+    {
+      MutexLock lock(mutex_);
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        response_ = std::move(queue_.front());
+        queue_.pop_front();
+        writing_ = true;
+      } else if (closing_.has_value()) {
+        status = *closing_;
+        finished_ = finish = true;
+      } else {
+        return;
+      }
+    }
+    if (finish) {
+      Finish(ToGrpcStatus(status));
+    } else {
+      StartWrite(&response_);
+    }
+  }
+
+  bool closing() const {
+    MutexLock lock(mutex_);
+    return closing_.has_value();
+  }
+
+  Coordinator* const coordinator_;
+  std::shared_ptr<AttendReactor> self_;
+  v1::AttendRequest request_;    // of the one read at a time
+  MemberId member_ = 0;          // set by the first read
+  v1::AttendResponse response_;  // of whoever set writing_
+  mutable Mutex mutex_;
+  std::deque<v1::AttendResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A buffer over bytes that others share.
+grpc::ByteBuffer Share(std::shared_ptr<const std::string> bytes) {
+  using Owner = std::shared_ptr<const std::string>;
+  auto* owner = new Owner(std::move(bytes));
+  const grpc::Slice slice(
+      const_cast<char*>((*owner)->data()), (*owner)->size(),
+      [](void* held) { delete static_cast<Owner*>(held); }, owner);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* MembershipService::Attend(
+    grpc::CallbackServerContext*) {
+  return AttendReactor::Start(coordinator_);
+}
+
+grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request,
+                                                       grpc::ByteBuffer* response) {
+  v1::ListUnitsRequest parsed;
+  // Deserialize takes what it reads out of the buffer, and the request is not ours.
+  grpc::ByteBuffer bytes(*request);
+  if (!grpc::SerializationTraits<v1::ListUnitsRequest>::Deserialize(&bytes, &parsed).ok()) {
+    return Reply(context, absl::InvalidArgumentError("the request is no ListUnitsRequest"));
+  }
+  const absl::Status status = CheckJobName("job", parsed.job());
+  if (!status.ok()) return Reply(context, status);
+  absl::StatusOr<std::shared_ptr<const std::string>> page = coordinator_->ListUnits(parsed);
+  if (page.ok()) *response = Share(*std::move(page));
+  return Reply(context, page.status());
+}
+
+grpc::ServerUnaryReactor* MembershipService::ReportStats(grpc::CallbackServerContext* context,
+                                                         const v1::ReportStatsRequest* request,
+                                                         v1::ReportStatsResponse*) {
+  const absl::Status status = CheckJobName("job", request->job());
+  return Reply(context, status.ok() ? coordinator_->ReportStats(*request) : status);
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+// MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else is kept. ListUnits answers
+// with bytes that were serialized once, when the job was planned. Errors: as membership_service.proto.
+// Thread-safe. The coordinator must outlive it.
+#ifndef TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
+#define TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
+
+#include "coordinator/coordinator.h"
+#include "tessera/v1/membership_service.grpc.pb.h"
+
+namespace tessera {
+
+// ListUnits takes and gives raw bytes, the others messages.
+using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
+    v1::MembershipService::WithRawCallbackMethod_ListUnits<
+        v1::MembershipService::WithCallbackMethod_ReportStats<v1::MembershipService::Service>>>;
+
+class MembershipService final : public MembershipServiceBase {
+ public:
+  explicit MembershipService(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* ListUnits(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ReportStats(grpc::CallbackServerContext* context,
+                                        const v1::ReportStatsRequest* request,
+                                        v1::ReportStatsResponse* response) override;
+
+ private:
+  Coordinator* const coordinator_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_

@@ -65,17 +65,21 @@ class AttendClient::Stream : public grpc::ClientBidiReactor<v1::AttendRequest, v
 
   void Send(const v1::AttendRequest& request) { Push(request, /*last=*/false); }
 
-  void Leave(const v1::Leave& leave, absl::Duration timeout) {
+  void Leave(const v1::Leave& leave) {
     v1::AttendRequest request;
     *request.mutable_leave() = leave;
     Push(request, /*last=*/true);
+  }
+
+  bool AwaitEnd(absl::Duration timeout) {
     const absl::Time deadline = Clock::Real()->Now() + timeout;
     MutexLock lock(mutex_);
     while (!done_) {
       const absl::Duration left = deadline - Clock::Real()->Now();
-      if (left <= absl::ZeroDuration()) return;
+      if (left <= absl::ZeroDuration()) return false;
       changed_.WaitFor(lock, left);
     }
+    return true;
   }
 
   void OnWriteDone(bool ok) override {
@@ -206,8 +210,8 @@ std::unique_ptr<AttendClient> AttendClient::Start(Options options, const v1::Att
 
 void AttendClient::Send(const v1::AttendRequest& request) { stream_->Send(request); }
 
-void AttendClient::Leave(const v1::Leave& leave, absl::Duration timeout) {
-  stream_->Leave(leave, timeout);
-}
+void AttendClient::Leave(const v1::Leave& leave) { stream_->Leave(leave); }
+
+bool AttendClient::AwaitEnd(absl::Duration timeout) { return stream_->AwaitEnd(timeout); }
 
 }  // namespace tessera

@@ -5,7 +5,8 @@
 //       .on_done = [&](const absl::Status& status) { ... }});
 //   attendance->Send(ready);
 //   ...
-//   attendance->Leave(leave, absl::Seconds(1));
+//   attendance->Leave(leave);
+//   attendance->AwaitEnd(absl::Seconds(1));
 //
 // Heartbeats are sent by a thread of its own from the Welcome on, at the period that it names. Nothing here waits for the
 // coordinator: one that is stopped while its connection stands (SIGSTOP, a debugger) disturbs nobody; what is sent meanwhile
@@ -39,7 +40,7 @@ class AttendClient {
     // Every message of the coordinator in its order, the Welcome included.
     std::function<void(const v1::AttendResponse&)> on_response;
     // Exactly once, after the last on_response: how the stream ended. Errors as MembershipService.Attend; UNAVAILABLE: the
-    // connection broke or was never made; CANCELLED: Leave or the destructor ended it.
+    // connection broke or was never made; CANCELLED: the destructor ended it.
     std::function<void(const absl::Status&)> on_done;
   };
 
@@ -54,9 +55,12 @@ class AttendClient {
   // Sends after everything sent before. Nothing happens once the stream has ended or Leave was called.
   void Send(const v1::AttendRequest& request);
 
-  // Sends `leave` and closes this side, waits at most `timeout` for the coordinator to close the other, and ends the stream
-  // if it does not. A coordinator that is stopped may then see a member that was lost instead of one that left.
-  void Leave(const v1::Leave& leave, absl::Duration timeout);
+  // Sends `leave` after everything sent before and closes this side. Does not wait.
+  void Leave(const v1::Leave& leave);
+
+  // Waits until the stream has ended, which the coordinator does once it has the Leave. False: it has not within `timeout`.
+  // The destructor then cancels the stream, and a coordinator that is stopped may see a member that was lost.
+  bool AwaitEnd(absl::Duration timeout);
 
  private:
   class Stream;

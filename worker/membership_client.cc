@@ -100,7 +100,8 @@ class GrpcMembershipClient : public MembershipClient {
     leave.set_code(static_cast<int>(status.code()));
     leave.set_message(std::string(status.message()));
     if (blamed_rank.has_value()) leave.set_blamed_rank(*blamed_rank);
-    attendance_->Leave(leave, deadline - Clock::Real()->Now());
+    attendance_->Leave(leave);
+    attendance_->AwaitEnd(deadline - Clock::Real()->Now());
   }
 
  private:

@@ -53,12 +53,15 @@ class ReportSender::Impl {
   }
 
   void Flush(absl::Time deadline) {
-    SendNext();
-    MutexLock lock(mutex_);
-    while (call_ != nullptr) {
-      const absl::Duration left = deadline - Clock::Real()->Now();
-      if (left <= absl::ZeroDuration()) return;
-      changed_.WaitFor(lock, left);
+    // Twice: the call that is under way may fail, and then nothing of the rest was tried.
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      SendNext();
+      MutexLock lock(mutex_);
+      while (call_ != nullptr) {
+        const absl::Duration left = deadline - Clock::Real()->Now();
+        if (left <= absl::ZeroDuration()) return;
+        changed_.WaitFor(lock, left);
+      }
     }
   }
 

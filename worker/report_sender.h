@@ -25,7 +25,7 @@ class ReportSender {
   ReportSender& operator=(const ReportSender&) = delete;
 
   void Add(v1::ReportStatsRequest report);
-  // Waits until all is sent, a call fails or `deadline` (of Clock::Real()->Now()) has passed.
+  // Waits until all is sent, the coordinator has failed to take it, or `deadline` (of Clock::Real()->Now()) has passed.
   void Flush(absl::Time deadline);
 
  private:

@@ -1,0 +1,338 @@
+#include "worker/agent.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "common/unique_fd.h"
+#include "worker/attend_client.h"
+#include "worker/host_workers.h"
+#include "worker/incarnation.h"
+
+namespace tessera {
+namespace {
+
+// What came over the stream: a message, or how it ended.
+using StreamEvent = std::variant<v1::AttendResponse, absl::Status>;
+
+// Brings events from gRPC's threads to a thread that polls.
+class StreamEvents {
+ public:
+  StreamEvents() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  // Readable when there are events.
+  int fd() const { return wake_.get(); }
+
+  void Push(StreamEvent event) {
+    {
+      MutexLock lock(mutex_);
+      events_.push_back(std::move(event));
+    }
+    eventfd_write(wake_.get(), 1);
+  }
+
+  std::deque<StreamEvent> TakeAll() {
+    eventfd_t ignored;
+    eventfd_read(wake_.get(), &ignored);
+    MutexLock lock(mutex_);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  const UniqueFd wake_;
+  Mutex mutex_;
+  std::deque<StreamEvent> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::string HostNameOfMachine() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+Agent::ExitCode ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return Agent::kOk;
+    case absl::StatusCode::kInvalidArgument:
+      return Agent::kUsage;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return Agent::kUnavailable;
+    case absl::StatusCode::kNotFound:
+      return Agent::kNotFound;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+      return Agent::kPrecondition;
+    default:
+      return Agent::kFailed;
+  }
+}
+
+}  // namespace
+
+class Agent::Impl {
+ public:
+  explicit Impl(Options options) : options_(std::move(options)) {}
+
+  ExitCode Run() {
+    Join();
+    while (!IsOver()) {
+      Wait();
+      for (const StreamEvent& event : events_.TakeAll()) Handle(event);
+      HandleStop();
+      HandleWorkers();
+      HandleDeadlines();
+    }
+    workers_.reset();
+    Goodbye();
+    return Result();
+  }
+
+ private:
+  void Join() {
+    v1::AttendRequest request;
+    v1::JoinHost& join = *request.mutable_join_host();
+    join.set_host_name(options_.host_name);
+    join.set_local_workers(options_.local_workers);
+    join.set_job(options_.job);
+    join.set_incarnation(NewIncarnation());
+    join.set_pid(getpid());
+    connect_by_ = Clock::Real()->Now() + options_.connect_timeout;
+    LogInfo(absl::StrCat("joining the coordinator ", options_.coordinator, " with ",
+                         options_.local_workers, " workers"));
+    attendance_ = AttendClient::Start(
+        {.coordinator = options_.coordinator, .wait_for_ready = true}, request,
+        {.on_response = [this](const v1::AttendResponse& response) { events_.Push(response); },
+         .on_done = [this](const absl::Status& status) { events_.Push(status); }});
+  }
+
+  bool IsOver() const {
+    if (give_up_.has_value() || stops_ > 1) return true;
+    const bool coordinator_is_through = end_.has_value() || done_.has_value() || stops_ > 0;
+    if (workers_ == nullptr) return coordinator_is_through;
+    return workers_->all_ended() && (coordinator_is_through || answer_by_ <= Clock::Real()->Now());
+  }
+
+  // Until something happens or the next deadline.
+  void Wait() {
+    std::vector<pollfd> fds;
+    if (workers_ != nullptr) fds = workers_->PollFds();
+    fds.push_back({events_.fd(), POLLIN, 0});
+    if (options_.stop_fd >= 0) fds.push_back({options_.stop_fd, POLLIN, 0});
+    const absl::Time deadline = std::min({connect_by_, kill_by_, answer_by_});
+    int milliseconds = -1;
+    if (deadline != absl::InfiniteFuture()) {
+      const absl::Duration left = deadline - Clock::Real()->Now();
+      milliseconds = static_cast<int>(std::clamp<int64_t>(
+          absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 0, 1 << 30));
+    }
+    // An error, EINTR above all, is as good as a wake-up without cause.
+    poll(fds.data(), fds.size(), milliseconds);
+  }
+
+  void Handle(const StreamEvent& event) {
+    if (const auto* status = std::get_if<absl::Status>(&event); status != nullptr) {
+      HandleStreamEnd(*status);
+      return;
+    }
+    const v1::AttendResponse& response = std::get<v1::AttendResponse>(event);
+    if (response.has_welcome()) {
+      connect_by_ = absl::InfiniteFuture();
+      host_ = response.welcome().host();
+      LogInfo(absl::StrCat("joined as host ", host_));
+    } else if (response.has_form_host()) {
+      Form(response.form_host());
+    } else if (response.has_end() && !end_.has_value()) {
+      end_ = response.end();
+      LogInfo(absl::StrCat("the job is ", v1::JobState_Name(end_->state()),
+                           end_->reason().empty() ? "" : ": ", end_->reason()));
+      KillIn(options_.end_grace);
+    }
+  }
+
+  void HandleStreamEnd(const absl::Status& status) {
+    connect_by_ = absl::InfiniteFuture();
+    done_ = status;
+    if (end_.has_value() || left_) return;
+    if (status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) {
+      done_ = absl::UnavailableError(absl::StrCat("the coordinator ", options_.coordinator,
+                                                  " is gone", status.message().empty() ? "" : ": ",
+                                                  status.message()));
+    }
+    LogError(done_->message());
+    KillIn(options_.end_grace);
+  }
+
+  void Form(const v1::FormHost& form) {
+    // Nothing is started for a coordinator that asks twice, or too late.
+    if (workers_ != nullptr || end_.has_value() || stops_ > 0) return;
+    LogInfo(absl::StrCat("starting ", form.assignments_size(), " workers for job ", form.job()));
+    absl::StatusOr<std::unique_ptr<HostWorkers>> started = HostWorkers::Start(
+        form, {.coordinator = options_.coordinator, .name = options_.host_name, .index = host_},
+        options_.program);
+    if (started.ok()) {
+      workers_ = *std::move(started);
+      formed_ = true;
+      return;
+    }
+    give_up_ = Annotate(started.status(), absl::StrCat("host ", options_.host_name));
+    LogError(give_up_->message());
+  }
+
+  void HandleStop() {
+    pollfd stop = {options_.stop_fd, POLLIN, 0};
+    if (options_.stop_fd < 0 || poll(&stop, 1, 0) != 1) return;
+    signalfd_siginfo ignored;
+    if (read(options_.stop_fd, &ignored, sizeof(ignored)) <= 0) return;
+    if (++stops_ > 1) return;
+    LogInfo("told to stop");
+    // Before any worker ends, so that the coordinator hears the reason first.
+    Leave(absl::CancelledError(
+        absl::StrCat("the agent of host ", options_.host_name, " was told to stop")));
+    if (workers_ == nullptr) return;
+    workers_->Signal(SIGTERM);
+    KillIn(options_.stop_grace);
+  }
+
+  void HandleWorkers() {
+    if (workers_ == nullptr) return;
+    const bool any_before = !workers_->all_ended();
+    for (const HostWorkers::Ended& ended : workers_->Advance()) {
+      const std::string what =
+          absl::StrCat("rank ", ended.rank, " (pid ", ended.pid, ") ", ended.status.ToString());
+      // After the coordinator's last word, or the agent's, it is no news.
+      if (!ended.status.ok() && !ended.told_to && !end_.has_value()) LogError(what);
+      if (!ended.status.ok() && !blame_.has_value()) {
+        blame_ = Blame{.rank = ended.rank, .what = what};
+        KillIn(options_.failure_grace);
+      }
+      v1::AttendRequest request;
+      request.mutable_worker_exited()->set_rank(ended.rank);
+      request.mutable_worker_exited()->set_exit_code(ended.status.code);
+      request.mutable_worker_exited()->set_signal(ended.status.signal);
+      attendance_->Send(request);
+    }
+    if (any_before && workers_->all_ended()) {
+      kill_by_ = absl::InfiniteFuture();
+      answer_by_ = Clock::Real()->Now() + options_.coordinator_grace;
+    }
+  }
+
+  void HandleDeadlines() {
+    const absl::Time now = Clock::Real()->Now();
+    if (connect_by_ <= now) {
+      give_up_ = absl::UnavailableError(
+          absl::StrCat("the coordinator ", options_.coordinator, " did not answer within ",
+                       absl::FormatDuration(options_.connect_timeout)));
+      LogError(give_up_->message());
+    }
+    if (kill_by_ <= now) {
+      kill_by_ = absl::InfiniteFuture();
+      LogInfo("killing the workers that have not ended");
+      workers_->Signal(SIGKILL);
+    }
+  }
+
+  // The earliest of several counts.
+  void KillIn(absl::Duration grace) {
+    if (workers_ == nullptr || workers_->all_ended()) return;
+    kill_by_ = std::min(kill_by_, Clock::Real()->Now() + grace);
+  }
+
+  void Leave(const absl::Status& status) {
+    if (std::exchange(left_, true)) return;
+    v1::Leave leave;
+    leave.set_code(static_cast<int>(status.code()));
+    leave.set_message(std::string(status.message()));
+    if (blame_.has_value()) leave.set_blamed_rank(blame_->rank);
+    attendance_->Leave(leave);
+  }
+
+  // Says why it goes, unless it has said so, and waits a little for the coordinator to take it.
+  void Goodbye() {
+    if (give_up_.has_value()) {
+      Leave(*give_up_);
+    } else if (end_.has_value() || done_.has_value() || stops_ > 0) {
+      Leave(absl::OkStatus());
+    } else {
+      const std::string what = blame_.has_value() ? blame_->what : "all workers have ended";
+      LogError(absl::StrCat(what, "; the coordinator ", options_.coordinator,
+                            " has not ended the job, this host leaves it"));
+      Leave(blame_.has_value() ? absl::UnavailableError(what) : absl::OkStatus());
+    }
+    attendance_->AwaitEnd(options_.leave_timeout);
+    attendance_.reset();
+  }
+
+  ExitCode Result() const {
+    if (end_.has_value()) {
+      return end_->state() == v1::SUCCEEDED && !blame_.has_value() ? kOk : kFailed;
+    }
+    if (give_up_.has_value()) return ExitCodeOf(*give_up_);
+    if (stops_ > 0) return formed_ ? kFailed : kOk;
+    if (done_.has_value()) return ExitCodeOf(*done_);
+    return blame_.has_value() ? kFailed : kUnavailable;
+  }
+
+  // The first worker that failed.
+  struct Blame {
+    int rank = 0;
+    std::string what;
+  };
+
+  const Options options_;
+  StreamEvents events_;
+  int host_ = 0;
+  std::unique_ptr<HostWorkers> workers_;  // null before FormHost
+
+  absl::Time connect_by_ = absl::InfiniteFuture();  // the Welcome
+  absl::Time kill_by_ = absl::InfiniteFuture();     // the workers' end
+  absl::Time answer_by_ =
+      absl::InfiniteFuture();  // the generation's end, once every worker has ended
+
+  std::optional<v1::EndGeneration> end_;  // the coordinator's last word
+  std::optional<absl::Status> done_;      // how the stream ended
+  std::optional<absl::Status> give_up_;   // why this host cannot go on
+  std::optional<Blame> blame_;
+  int stops_ = 0;  // how often it was told to
+  bool left_ = false;
+  bool formed_ = false;
+
+  // Last: its handlers use events_.
+  std::unique_ptr<AttendClient> attendance_;
+};
+
+Agent::Agent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Agent::~Agent() = default;
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options) {
+  if (options.local_workers < 1 || options.local_workers > kMaxLocalWorkers) {
+    return InvalidField("--local_workers", absl::StrCat("is ", options.local_workers,
+                                                        "; give 1 to ", kMaxLocalWorkers));
+  }
+  if (options.coordinator.empty()) return InvalidField("--coordinator", "is empty; give HOST:PORT");
+  if (options.program.empty()) return InvalidField("PROGRAM", "is empty; give a path");
+  if (options.host_name.empty()) options.host_name = HostNameOfMachine();
+  return std::unique_ptr<Agent>(new Agent(std::make_unique<Impl>(std::move(options))));
+}
+
+Agent::ExitCode Agent::Run() { return impl_->Run(); }
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+// The agent of a host: offers its workers to the coordinator, makes the memory that they share, starts them and watches them.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto agent, Agent::Create({.coordinator = "127.0.0.1:4242", .local_workers = 2,
+//                                                       .program = {"/usr/bin/trainer"}}));
+//   return agent->Run();
+//
+// Run lives through one job: join, wait for FormHost, make the memory files, start exactly the ranks that it names, give each
+// its handoff (worker/agent_socket.h), report each that ends, and finish when the coordinator ends the generation. It never
+// leaves a child behind, and no end of another process makes it wait without a deadline.
+//
+// Thread-safety: one thread calls.
+#ifndef TESSERA_WORKER_AGENT_H_
+#define TESSERA_WORKER_AGENT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace tessera {
+
+class Agent {
+ public:
+  // What the process should exit with (cli.md's codes).
+  enum ExitCode {
+    kOk = 0,  // the job succeeded and every worker exited with 0; or stopped before it had a job
+    kFailed = 1,        // the job failed or was cancelled, or a worker failed
+    kUsage = 2,         // the coordinator found the join to make no sense
+    kUnavailable = 3,   // the coordinator cannot be reached, or went away
+    kNotFound = 4,      // no such job
+    kPrecondition = 5,  // the job is not to be had, e.g. SECOND_HOST
+  };
+
+  struct Options {
+    // HOST:PORT. Required.
+    std::string coordinator = "";
+    // Ranks offered: 1 to kMaxLocalWorkers.
+    int local_workers = 1;
+    // The job it is bound to; "": the pool, for the oldest job that waits.
+    std::string job = "";
+    // For people; "": this machine's name.
+    std::string host_name = "";
+    // What to run as each rank; the first is a path. Required.
+    std::vector<std::string> program = {};
+    // A descriptor that becomes readable when the agent is to stop, e.g. a signalfd; a second time: at once. Each time it is
+    // read as one signalfd_siginfo. Borrowed. -1: never.
+    int stop_fd = -1;
+
+    // How long to try to reach a coordinator that is not there yet.
+    absl::Duration connect_timeout = absl::Seconds(30);
+    // What workers have to end by themselves after the generation's end, or the coordinator's, before they are killed.
+    absl::Duration end_grace = absl::Seconds(2);
+    // The same after one of them failed while the coordinator says nothing.
+    absl::Duration failure_grace = absl::Seconds(4);
+    // And after SIGTERM, which a stop sends them.
+    absl::Duration stop_grace = absl::Seconds(1);
+    // How long to wait for the coordinator's last word once every worker has ended.
+    absl::Duration coordinator_grace = absl::Seconds(3);
+    // How long to wait for it to take the Leave.
+    absl::Duration leave_timeout = absl::Milliseconds(500);
+  };
+
+  // INVALID_ARGUMENT: an option makes no sense; names the flag.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Returns when the job is over and every worker has ended. Once. Says on stderr what went wrong, naming the rank.
+  ExitCode Run();
+
+ private:
+  class Impl;
+  explicit Agent(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_AGENT_H_

@@ -1,0 +1,127 @@
+#include "worker/host_workers.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "worker/incarnation.h"
+
+namespace tessera {
+namespace {
+
+absl::Status CheckForm(const v1::FormHost& form) {
+  const int ranks = form.assignments_size();
+  if (ranks < 1 || ranks > kMaxLocalWorkers || form.rank_forecasts_size() != ranks) {
+    return absl::InternalError(
+        absl::StrCat("the coordinator assigned ", ranks, " ranks with ", form.rank_forecasts_size(),
+                     " forecasts to this host; is it of the same build as the agent?"));
+  }
+  for (int i = 0; i < ranks; ++i) {
+    const v1::Assignment& assignment = form.assignments(i);
+    if (assignment.rank() != form.rank_forecasts(i).rank() ||
+        assignment.rank() != assignment.local_rank_start() + i ||
+        assignment.local_world_size() != ranks) {
+      return absl::InternalError(absl::StrCat("the coordinator's assignment of rank ",
+                                              assignment.rank(),
+                                              " contradicts the others of this host"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
+    const v1::FormHost& form, const Host& host, const std::vector<std::string>& program) {
+  TESSERA_RETURN_IF_ERROR(CheckForm(form));
+  TESSERA_ASSIGN_OR_RETURN(HostFiles files, CreateHostFiles(form));
+  std::unique_ptr<HostWorkers> workers(new HostWorkers(std::move(files)));
+  for (const v1::Assignment& assignment : form.assignments()) {
+    absl::StatusOr<WorkerProcess> process = WorkerProcess::Spawn(program);
+    if (!process.ok()) {
+      return Annotate(process.status(), absl::StrCat("rank ", assignment.rank()));
+    }
+    workers->ranks_.push_back({.rank = assignment.rank(), .process = *std::move(process)});
+  }
+  workers->PrepareHandoffs(form, host);
+  return workers;
+}
+
+// Once all processes are there, since each gets the pidfds of all.
+void HostWorkers::PrepareHandoffs(const v1::FormHost& form, const Host& host) {
+  v1::AgentHello hello;
+  hello.set_coordinator(host.coordinator);
+  *hello.mutable_spec() = form.spec();
+  *hello.mutable_layout() = form.layout();
+  *hello.mutable_host_forecast() = form.host_forecast();
+  hello.set_host(host.index);
+  hello.set_host_name(host.name);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    *hello.mutable_assignment() = form.assignments(static_cast<int>(i));
+    *hello.mutable_rank_forecast() = form.rank_forecasts(static_cast<int>(i));
+    hello.set_incarnation(NewIncarnation());
+    std::vector<int> fds;
+    for (const MemoryFile& file : files_.shared) fds.push_back(file.fd());
+    fds.push_back(files_.ranks[i].fd());
+    for (const Rank& peer : ranks_) fds.push_back(peer.process.pidfd());
+    ranks_[i].handoff.emplace(ranks_[i].process.socket(), hello, std::move(fds));
+  }
+}
+
+std::vector<pollfd> HostWorkers::PollFds() const {
+  std::vector<pollfd> fds;
+  for (const Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    fds.push_back({rank.process.pidfd(), POLLIN, 0});
+    if (rank.handoff.has_value()) fds.push_back({rank.process.socket(), POLLOUT, 0});
+  }
+  return fds;
+}
+
+std::vector<HostWorkers::Ended> HostWorkers::Advance() {
+  std::vector<Ended> ended;
+  for (Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    if (rank.handoff.has_value()) {
+      const absl::StatusOr<bool> sent = rank.handoff->Send();
+      // A worker that ended before its handoff is seen as such below; anything else that keeps it from its rank is its end.
+      if (!sent.ok() && !absl::IsUnavailable(sent.status())) {
+        LogError(absl::StrCat("rank ", rank.rank, ": ", sent.status().ToString()));
+        rank.process.Signal(SIGKILL);
+      }
+      if (!sent.ok() || *sent) rank.handoff.reset();
+    }
+    const pid_t pid = rank.process.pid();
+    if (const std::optional<ExitStatus> status = rank.process.TryReap(); status.has_value()) {
+      rank.ended = true;
+      ended.push_back(
+          {.rank = rank.rank, .pid = pid, .status = *status, .told_to = rank.told_to_end});
+    }
+  }
+  std::stable_partition(ended.begin(), ended.end(),
+                        [](const Ended& worker) { return worker.status.signal != 0; });
+  return ended;
+}
+
+void HostWorkers::Signal(int signal) {
+  for (Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    rank.told_to_end = true;
+    rank.process.Signal(signal);
+  }
+}
+
+bool HostWorkers::all_ended() const {
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) return false;
+  }
+  return true;
+}
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+// The workers of one host in one generation: their memory files, their processes, and what each was handed.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto workers, HostWorkers::Start(form, {.coordinator = "127.0.0.1:4242"}, {"/usr/bin/trainer"}));
+//   while (!workers->all_ended()) {
+//     poll(workers->PollFds());
+//     for (const HostWorkers::Ended& ended : workers->Advance()) ...
+//   }
+//
+// Thread-safety: none.
+#ifndef TESSERA_WORKER_HOST_WORKERS_H_
+#define TESSERA_WORKER_HOST_WORKERS_H_
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tessera/v1/agent.pb.h"
+#include "tessera/v1/membership_service.pb.h"
+#include "worker/agent_socket.h"
+#include "worker/host_files.h"
+#include "worker/worker_process.h"
+
+namespace tessera {
+
+class HostWorkers {
+ public:
+  // What every worker is told of its host.
+  struct Host {
+    std::string coordinator;
+    std::string name;
+    int index = 0;
+  };
+  struct Ended {
+    int rank = 0;
+    pid_t pid = 0;
+    ExitStatus status;
+    // The agent had sent it a signal before.
+    bool told_to = false;
+  };
+
+  // Makes the files and starts the ranks of `form`. After an error no file and no process is left.
+  // RESOURCE_EXHAUSTED: the host has too little memory. INTERNAL: `form` makes no sense. Otherwise as WorkerProcess::Spawn.
+  static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
+      const v1::FormHost& form, const Host& host, const std::vector<std::string>& program);
+  // Kills and reaps what still runs.
+  ~HostWorkers() = default;
+
+  // What Advance waits for.
+  std::vector<pollfd> PollFds() const;
+  // Hands out what the workers' sockets take, and reaps. Never waits. Returns who has ended since the last call: first who
+  // was killed, since those who exited may have done so because of it.
+  std::vector<Ended> Advance();
+
+  // To each that still runs.
+  void Signal(int signal);
+  bool all_ended() const;
+
+ private:
+  struct Rank {
+    int rank;
+    WorkerProcess process;
+    std::optional<HandoffSender> handoff = std::nullopt;  // until it is sent
+    bool ended = false;
+    bool told_to_end = false;
+  };
+
+  explicit HostWorkers(HostFiles files) : files_(std::move(files)) {}
+  void PrepareHandoffs(const v1::FormHost& form, const Host& host);
+
+  HostFiles files_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_HOST_WORKERS_H_

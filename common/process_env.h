@@ -27,6 +27,8 @@ struct ProcessEnv {
   // TESSERA_TEST_GRADIENTS_DIR: for tests: where a worker writes its first step's gradients. "":
   // nowhere.
   std::string test_gradients_dir;
+  // PATH: where programs that are named without a slash are looked for.
+  std::string path;
   // NO_COLOR: set and not empty: no colours on a terminal (no-color.org).
   bool no_color = false;
 

@@ -34,6 +34,7 @@ TEST_F(ProcessEnvTest, ReadsEveryVariable) {
   setenv("TESSERA_COORDINATOR", "localhost:7000", 1);
   setenv("TESSERA_TEST_FAULT", "rank=1", 1);
   setenv("TESSERA_TEST_GRADIENTS_DIR", "/tmp/g", 1);
+  setenv("PATH", "/bin:/usr/bin", 1);
   setenv("NO_COLOR", "1", 1);
   const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
   ASSERT_TRUE(env.ok()) << env.status();
@@ -41,6 +42,7 @@ TEST_F(ProcessEnvTest, ReadsEveryVariable) {
   EXPECT_EQ(env->coordinator, "localhost:7000");
   EXPECT_EQ(env->test_fault, "rank=1");
   EXPECT_EQ(env->test_gradients_dir, "/tmp/g");
+  EXPECT_EQ(env->path, "/bin:/usr/bin");
   EXPECT_TRUE(env->no_color);
 }
 

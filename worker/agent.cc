@@ -91,6 +91,8 @@ class Agent::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {}
 
+  const std::string& host_name() const { return options_.host_name; }
+
   ExitCode Run() {
     Join();
     while (!IsOver()) {
@@ -332,6 +334,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options) {
   if (options.host_name.empty()) options.host_name = HostNameOfMachine();
   return std::unique_ptr<Agent>(new Agent(std::make_unique<Impl>(std::move(options))));
 }
+
+const std::string& Agent::host_name() const { return impl_->host_name(); }
 
 Agent::ExitCode Agent::Run() { return impl_->Run(); }
 

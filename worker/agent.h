@@ -68,6 +68,9 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
+  // As the coordinator is told.
+  const std::string& host_name() const;
+
   // Returns when the job is over and every worker has ended. Once. Says on stderr what went wrong, naming the rank.
   ExitCode Run();
 

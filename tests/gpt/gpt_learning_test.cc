@@ -18,9 +18,10 @@ std::vector<v1::Progress> Train(const v1::JobSpec& job) {
   const std::vector<absl::Status> statuses = (*ranks)->Run([&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(RunGpt(session, [&](const v1::Progress& progress) {
       lines.push_back(progress);
-      std::printf("step %d loss %.4f val %.4f tokens/s %.0f\n", static_cast<int>(progress.step()),
-                  progress.loss(), progress.val_loss(), progress.tokens_per_second());
-      std::fflush(stdout);
+      if (progress.has_val_loss()) {
+        std::printf("step %d loss %.4f val %.4f tokens/s %.0f\n", static_cast<int>(progress.step()),
+                    progress.loss(), progress.val_loss(), progress.tokens_per_second());
+      }
     }));
     return session.Finish();
   });

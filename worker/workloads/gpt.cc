@@ -1,7 +1,9 @@
 #include "worker/workloads/gpt.h"
 
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,6 +22,7 @@ namespace {
 
 constexpr int64_t kProgressEvery = 20;  // steps
 
+using OnProgress = std::function<void(const v1::Progress&)>;
 using Leases = std::vector<UnitLease>;
 
 // Tokens of all ranks per second of training since the last Take.
@@ -56,7 +59,8 @@ GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
 
 class GptProgram {
  public:
-  static absl::StatusOr<std::unique_ptr<GptProgram>> Create(Session& session) {
+  static absl::StatusOr<std::unique_ptr<GptProgram>> Create(Session& session,
+                                                            OnProgress on_progress) {
     const v1::JobSpec& job = session.job();
     SetComputeThreads(static_cast<int>(job.threads_per_worker()));
     const GptShape shape = ShapeOf(job, session.world_size());
@@ -66,15 +70,17 @@ class GptProgram {
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
     TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
     return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
-                                        std::move(model));
+                                        std::move(model), std::move(on_progress));
   }
 
-  GptProgram(Session& session, TextData text, GptUnits units, std::unique_ptr<GptModel> model)
+  GptProgram(Session& session, TextData text, GptUnits units, std::unique_ptr<GptModel> model,
+             OnProgress on_progress)
       : session_(session),
         job_(session.job()),
         text_(std::move(text)),
         units_(std::move(units)),
         model_(std::move(model)),
+        on_progress_(std::move(on_progress)),
         training_(text_.train, static_cast<uint64_t>(job_.seed()), job_.global_batch(),
                   model_->shape().context),
         evaluation_(text_.held_out, model_->shape().context),
@@ -207,6 +213,7 @@ class GptProgram {
     progress.set_loss(result.loss_mean);
     if (held_out_loss.has_value()) progress.set_val_loss(*held_out_loss);
     progress.set_tokens_per_second(rate);
+    if (on_progress_) on_progress_(progress);
     session_.ReportProgress(progress);
   }
 
@@ -259,6 +266,7 @@ class GptProgram {
   const TextData text_;
   const GptUnits units_;
   const std::unique_ptr<GptModel> model_;
+  const OnProgress on_progress_;
   const TrainingWindows training_;
   const EvaluationWindows evaluation_;
   GptBatch batch_;
@@ -267,8 +275,9 @@ class GptProgram {
 
 }  // namespace
 
-absl::Status RunGpt(Session& session) {
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<GptProgram> program, GptProgram::Create(session));
+absl::Status RunGpt(Session& session, std::function<void(const v1::Progress&)> on_progress) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<GptProgram> program,
+                           GptProgram::Create(session, std::move(on_progress)));
   return program->Run();
 }
 

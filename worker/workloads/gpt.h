@@ -15,7 +15,10 @@
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_H_
 
+#include <functional>
+
 #include "absl/status/status.h"
+#include "tessera/v1/job.pb.h"
 #include "worker/session.h"
 
 namespace tessera {
@@ -30,7 +33,10 @@ namespace tessera {
 //   UNIMPLEMENTED        a unit's param_dtype is not float32.
 //   OUT_OF_RANGE         the loss is no longer a finite number; names the step. All ranks return it.
 //   RESOURCE_EXHAUSTED   no memory for the activations.
-absl::Status RunGpt(Session& session);
+//
+// `on_progress`, if given, is called on rank 0 with each Progress, from this thread, before it is sent.
+absl::Status RunGpt(Session& session,
+                    std::function<void(const v1::Progress&)> on_progress = nullptr);
 
 }  // namespace tessera
 

@@ -59,7 +59,9 @@ class GrpcMembershipClient : public MembershipClient {
       context.set_deadline(
           std::chrono::time_point_cast<std::chrono::system_clock::duration>(deadline));
       v1::ListUnitsResponse page;
+      TESSERA_RETURN_IF_ERROR(SetListing(&context));
       const absl::Status listed = FromGrpcStatus(stub_->ListUnits(&context, request, &page));
+      TESSERA_RETURN_IF_ERROR(SetListing(nullptr));
       TESSERA_RETURN_IF_ERROR(
           Annotate(listed, absl::StrCat("listing the units at the coordinator ", coordinator_)));
       if (page.units_size() != page.layouts_size()) {
@@ -82,6 +84,13 @@ class GrpcMembershipClient : public MembershipClient {
     request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
     attendance_->Send(request);
     return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
+  }
+
+  void Interrupt(const absl::Status& status) override {
+    MutexLock lock(mutex_);
+    if (!ended_.has_value()) ended_ = status;
+    if (listing_ != nullptr) listing_->TryCancel();
+    changed_.NotifyAll();
   }
 
   void ReportStats(v1::ReportStatsRequest report) override { reports_.Add(std::move(report)); }
@@ -141,13 +150,21 @@ class GrpcMembershipClient : public MembershipClient {
       MutexLock lock(mutex_);
       if (ended_.has_value()) return;
       ended_ = status;
+      if (listing_ != nullptr) listing_->TryCancel();
       tell = welcomed_ && !leaving_ && on_end_ != nullptr;
       changed_.NotifyAll();
     }
     if (tell) on_end_(status);
   }
 
-  // Until `flag` is set or the stream has ended.
+  // The call that an end of the stream or Interrupt cancels.
+  absl::Status SetListing(grpc::ClientContext* context) {
+    MutexLock lock(mutex_);
+    listing_ = ended_.has_value() ? nullptr : context;
+    return ended_.value_or(absl::OkStatus());
+  }
+
+  // Until `flag` is set, or the stream has ended or was interrupted.
   absl::Status Await(bool GrpcMembershipClient::*flag, absl::Duration timeout,
                      absl::string_view what) {
     const absl::Time deadline = Clock::Real()->Now() + timeout;
@@ -175,6 +192,7 @@ class GrpcMembershipClient : public MembershipClient {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
+  grpc::ClientContext* listing_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

@@ -1,13 +1,16 @@
 // Session::Join: from the socket of the agent to a rank that is ready for its first step.
-#include <fstream>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
@@ -15,6 +18,7 @@
 #include "common/process_env.h"
 #include "common/status_macros.h"
 #include "worker/agent_socket.h"
+#include "worker/blame.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
@@ -27,6 +31,8 @@ namespace {
 
 // The agent sends the handoff as soon as it has started all its workers.
 constexpr absl::Duration kHandoffTimeout = absl::Seconds(60);
+// A rank that cannot join says so for at most so long: the coordinator may be stopped.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
 absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
@@ -42,7 +48,8 @@ absl::StatusOr<std::shared_ptr<HostMemory>> MapMemory(AgentHandoff handoff) {
   auto memory = std::make_shared<HostMemory>();
   memory->handoff = std::move(handoff);
   for (int i = 0; i < kHandoffFiles; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::FromFd(std::move(memory->handoff.files[i])));
+    TESSERA_ASSIGN_OR_RETURN(MemoryFile file,
+                             MemoryFile::FromFd(std::move(memory->handoff.files[i])));
     TESSERA_ASSIGN_OR_RETURN(memory->mappings[i], file.Map());
   }
   return memory;
@@ -78,13 +85,61 @@ class EndRelay {
   Collectives* collectives_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
-absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layout& layout, const PlannedUnits& planned) {
-  const google::protobuf::RepeatedPtrField<v1::Unit> units(planned.units.begin(), planned.units.end());
-  const google::protobuf::RepeatedPtrField<v1::UnitLayout> layouts(planned.layouts.begin(), planned.layouts.end());
+// Until it is destroyed: tells when a peer or the agent is gone, also while nobody waits on shared memory and the coordinator is
+// away. Not for later: a peer that has done its work goes too.
+class JoinWatch {
+ public:
+  JoinWatch(const HostMemory& memory, MembershipClient* membership)
+      : stop_(eventfd(0, EFD_CLOEXEC)),
+        thread_([this, &memory, membership] { Watch(memory, membership); }) {
+    pthread_setname_np(thread_.native_handle(), "join-watch");
+  }
+  ~JoinWatch() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
+  }
+
+ private:
+  void Watch(const HostMemory& memory, MembershipClient* membership) {
+    const v1::AgentHello& hello = memory.handoff.hello;
+    std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0},
+                                   {memory.handoff.agent_socket.get(), POLLIN | POLLRDHUP, 0}};
+    for (const UniqueFd& pidfd : memory.handoff.peer_pidfds)
+      entries.push_back({pidfd.get(), POLLIN, 0});
+    while (poll(entries.data(), entries.size(), -1) < 0 && errno == EINTR) {
+    }
+    if (entries[0].revents != 0) return;
+    if (entries[1].revents != 0) {
+      membership->Interrupt(absl::UnavailableError(
+          absl::StrCat("the agent of host ", hello.host_name(), " is gone")));
+      return;
+    }
+    for (size_t i = 2; i < entries.size(); ++i) {
+      if (entries[i].revents == 0) continue;
+      const int rank = hello.assignment().local_rank_start() + static_cast<int>(i) - 2;
+      membership->Interrupt(
+          BlameRank(absl::UnavailableError(absl::StrCat("the process of rank ", rank, " on host ",
+                                                        hello.host_name(), " is gone")),
+                    rank));
+      return;
+    }
+  }
+
+  const UniqueFd stop_;
+  std::jthread thread_;
+};
+
+absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layout& layout,
+                               const PlannedUnits& planned) {
+  const google::protobuf::RepeatedPtrField<v1::Unit> units(planned.units.begin(),
+                                                           planned.units.end());
+  const google::protobuf::RepeatedPtrField<v1::UnitLayout> layouts(planned.layouts.begin(),
+                                                                   planned.layouts.end());
   if (PlanFingerprint(units) != assignment.plan_fingerprint() ||
       LayoutFingerprint(layout, layouts) != assignment.layout_fingerprint()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the units of job ", assignment.job(), " do not have the fingerprint that the coordinator gave; "
+        absl::StrCat("the units of job ", assignment.job(),
+                     " do not have the fingerprint that the coordinator gave; "
                      "coordinator and worker are of different builds"));
   }
   return absl::OkStatus();
@@ -99,15 +154,16 @@ HostSync::Options SyncOptions(const HostMemory& memory) {
   options.local_rank = hello.assignment().rank() - options.first_rank;
   options.unsharded_slots = hello.layout().unsharded_slots_size();
   options.gradient_slots = hello.layout().gradient_slots_size();
-  for (const UniqueFd& pidfd : memory.handoff.peer_pidfds) options.peer_pidfds.push_back(pidfd.get());
+  for (const UniqueFd& pidfd : memory.handoff.peer_pidfds)
+    options.peer_pidfds.push_back(pidfd.get());
   options.agent_socket = memory.handoff.agent_socket.get();
   options.host_name = hello.host_name();
   options.timeout = FromProto(hello.spec().timeouts().collective());
   return options;
 }
 
-std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory, const PlannedUnits& planned,
-                                             FaultPoints* faults) {
+std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory,
+                                             const PlannedUnits& planned, FaultPoints* faults) {
   const v1::AgentHello& hello = memory->handoff.hello;
   ShmCollectives::Options options;
   for (int i = 0; i < hello.assignment().local_world_size(); ++i) {
@@ -120,21 +176,62 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
   options.gradients = memory->mappings[static_cast<int>(HandoffFile::kGradient)].data();
   options.layout = hello.layout();
   options.memory = memory;
-  for (const v1::Unit& unit : planned.units) options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
+  for (const v1::Unit& unit : planned.units)
+    options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   options.faults = faults;
   return std::make_unique<ShmCollectives>(std::move(options));
 }
 
-absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned, ShardStore& store) {
+absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned,
+                        ShardStore& store) {
   for (size_t unit = 0; unit < planned.units.size(); ++unit) {
-    TESSERA_RETURN_IF_ERROR(FillShard(planned.units[unit], planned.layouts[unit], hello.assignment().shard_index(),
-                                      static_cast<uint64_t>(hello.spec().seed()), store.Parameters(static_cast<int>(unit))));
+    TESSERA_RETURN_IF_ERROR(FillShard(
+        planned.units[unit], planned.layouts[unit], hello.assignment().shard_index(),
+        static_cast<uint64_t>(hello.spec().seed()), store.Parameters(static_cast<int>(unit))));
   }
   return absl::OkStatus();
 }
 
 AdamWOptions OptimizerOptions(const v1::OptimizerSpec& spec) {
-  return {.beta1 = spec.betas(0), .beta2 = spec.betas(1), .eps = spec.eps(), .weight_decay = spec.weight_decay()};
+  return {.beta1 = spec.betas(0),
+          .beta2 = spec.betas(1),
+          .eps = spec.eps(),
+          .weight_decay = spec.weight_decay()};
+}
+
+// Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave when this fails.
+absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
+                         const std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
+  const v1::AgentHello& hello = memory->handoff.hello;
+  const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
+  parts.faults->Hit("join");
+  const JoinWatch watch(*memory, parts.membership.get());
+  v1::JoinRank join;
+  join.set_job(hello.assignment().job());
+  join.set_generation(hello.assignment().generation());
+  join.set_rank(hello.assignment().rank());
+  join.set_incarnation(hello.incarnation());
+  join.set_pid(getpid());
+  TESSERA_RETURN_IF_ERROR(parts.membership->JoinRank(
+      join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
+  TESSERA_ASSIGN_OR_RETURN(parts.planned,
+                           parts.membership->ListUnits(join.job(), join.generation(), timeout));
+  TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
+
+  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
+  const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  TESSERA_ASSIGN_OR_RETURN(
+      parts.store, ShardStore::Create({.file = absl::MakeSpan(rank_file.data(), rank_file.bytes()),
+                                       .layout = hello.layout(),
+                                       .units = parts.planned.units,
+                                       .layouts = parts.planned.layouts,
+                                       .shard_index = hello.assignment().shard_index(),
+                                       .optimizer = OptimizerOptions(hello.spec().optimizer()),
+                                       .faults = parts.faults.get()}));
+  TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
+  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
+  TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
+  return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }
 
 }  // namespace
@@ -143,12 +240,15 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
   if (!env.agent_fd.has_value()) {
     return absl::FailedPreconditionError(
-        "no agent started this process; run it with `tessera-worker --coordinator=HOST:PORT -- PROGRAM`");
+        "no agent started this process; run it with `tessera-worker --coordinator=HOST:PORT -- "
+        "PROGRAM`");
   }
-  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                           ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> memory, MapMemory(std::move(handoff)));
   const v1::AgentHello& hello = memory->handoff.hello;
-  const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
+  TESSERA_ASSIGN_OR_RETURN(FaultPoints faults,
+                           FaultPoints::Parse(env.test_fault, hello.assignment().rank()));
 
   SessionParts parts;
   parts.assignment = hello.assignment();
@@ -157,38 +257,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   parts.host = hello.host();
   parts.incarnation = hello.incarnation();
   parts.gradients_dir = env.test_gradients_dir;
-  TESSERA_ASSIGN_OR_RETURN(FaultPoints faults, FaultPoints::Parse(env.test_fault, parts.assignment.rank()));
   parts.faults = std::make_unique<FaultPoints>(std::move(faults));
-  parts.faults->Hit("join");
-
-  const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
   parts.membership = CreateMembershipClient(hello.coordinator());
-  v1::JoinRank join;
-  join.set_job(parts.assignment.job());
-  join.set_generation(parts.assignment.generation());
-  join.set_rank(parts.assignment.rank());
-  join.set_incarnation(parts.incarnation);
-  join.set_pid(getpid());
-  TESSERA_RETURN_IF_ERROR(
-      parts.membership->JoinRank(join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
-  TESSERA_ASSIGN_OR_RETURN(parts.planned,
-                           parts.membership->ListUnits(parts.assignment.job(), parts.assignment.generation(), timeout));
-  TESSERA_RETURN_IF_ERROR(CheckFingerprints(parts.assignment, parts.layout, parts.planned));
-
-  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
-  const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
-  TESSERA_ASSIGN_OR_RETURN(
-      parts.store, ShardStore::Create({.file = absl::MakeSpan(rank_file.data(), rank_file.bytes()),
-                                       .layout = parts.layout,
-                                       .units = parts.planned.units,
-                                       .layouts = parts.planned.layouts,
-                                       .shard_index = parts.assignment.shard_index(),
-                                       .optimizer = OptimizerOptions(parts.spec.optimizer()),
-                                       .faults = parts.faults.get()}));
-  TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
-  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
-  TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
-  TESSERA_RETURN_IF_ERROR(parts.membership->AwaitStart(parts.measured_bytes, timeout));
+  const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
+  if (absl::Status status = BecomeReady(memory, relay, parts); !status.ok()) {
+    relay->Connect(nullptr).IgnoreError();
+    parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+    return status;
+  }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }
 

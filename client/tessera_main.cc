@@ -55,6 +55,12 @@ int Main(int argc, char** argv) {
   AddStatsCommand(app, &chosen);
   AddCancelCommand(app, &chosen);
   AddVersionCommand(app, &chosen);
+  // CLI11 would say that a command is missing.
+  const auto is_asked_for = [&](CLI::App* command) { return command->check_name(argv[1]); };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty()) {
+    return Report(absl::InvalidArgumentError(
+        absl::StrCat("no command \"", argv[1], "\"; `tessera --help` lists commands and flags")));
+  }
   if (const int code = Parse(argc, argv, app, &chosen); code != 0) return code;
   return chosen();
 }

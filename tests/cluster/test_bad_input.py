@@ -65,17 +65,17 @@ MODELS = {
     "tie to another shape": (model(tied_to="a.b"), "a.w"),
     "unknown init": (model(init={"kind": "magic"}), "magic"),
     "empty model": ('{"name": "m", "root": {"class_name": "M"}}', "param"),
-    "no root": ('{"name": "m"}', "param"),
-    "same_as nothing": ('{"name": "m", "root": {"class_name": "M", "children": [{"name": "a", "same_as": "zz"}]}}', "zz"),
+    "no root": ('{"name": "m"}', "root"),
+    "same_as nothing": (json.dumps({**GOOD_MODEL, "root": {**GOOD_MODEL["root"], "children": [
+        *GOOD_MODEL["root"]["children"], {"name": "c", "same_as": "zz"}]}}), "zz"),
 }
 
 
 @pytest.mark.parametrize("case", MODELS)
 def test_model(sandbox, case):
     text, name = MODELS[case]
-    path = sandbox.directory / "model.json"
-    path.write_text(text, encoding="utf-8")
-    refused(sandbox, sandbox.tessera("plan", f"--model={path}", "--wrap=none"), name)
+    (sandbox.directory / "model.json").write_text(text, encoding="utf-8")
+    refused(sandbox, sandbox.tessera("plan", "--model=model.json", "--wrap=none"), name)
     assert [entry.name for entry in sandbox.directory.iterdir()] == ["model.json"]
 
 
@@ -146,7 +146,7 @@ def test_run_starts_nothing(sandbox, case):
     (sandbox.directory / "short.txt").write_text("too short\n", encoding="utf-8")
     job = sandbox.write_job(SMALL_JOB)
     before = sorted(sandbox.directory.iterdir())
-    refused(sandbox, sandbox.tessera("run", f"--job={job}", *flags), name)
+    refused(sandbox, sandbox.tessera("run", f"--job={job.name}", *flags), name)
     assert sorted(sandbox.directory.iterdir()) == before
 
 

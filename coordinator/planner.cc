@@ -104,11 +104,11 @@ absl::Status AssignParameters(const ModelIndex& index, const std::vector<int>& n
     if (unit->parameters().empty()) {
       unit->set_original_dtype(parameter.dtype);
     } else if (unit->original_dtype() != parameter.dtype) {
-      return InvalidField(
-          parameter.fqn, absl::StrCat("is ", DTypeName(parameter.dtype), ", and \"",
-                                      unit->parameters(0).fqn(), "\" in the same ",
-                                      Shown(unit->fqn()), " is ", DTypeName(unit->original_dtype()),
-                                      "; give them one dtype or wrap them apart"));
+      return InvalidField(parameter.fqn,
+                          absl::StrCat("is ", DTypeName(parameter.dtype), ", and \"",
+                                       unit->parameters(0).fqn(), "\", which ", Shown(unit->fqn()),
+                                       " holds too, is ", DTypeName(unit->original_dtype()),
+                                       "; give them one dtype or wrap them apart"));
     }
     AddParameter(parameter, unit);
   }

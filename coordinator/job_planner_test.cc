@@ -1,0 +1,205 @@
+#include "coordinator/job_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/job_spec.h"
+#include "coordinator/forecast.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec Job(const std::string& more = "") {
+  auto spec = ParseJobSpec(absl::StrCat(R"({"name":"j")", more, "}"), "job.json");
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  auto resolved = ResolveJobSpec(*std::move(spec));
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  return resolved.ok() ? *resolved : v1::JobSpec();
+}
+
+JobPlan Planned(const v1::JobSpec& job, int world_size) {
+  auto planned = PlanJob(job, world_size);
+  EXPECT_TRUE(planned.ok()) << planned.status();
+  return planned.ok() ? *std::move(planned) : JobPlan();
+}
+
+// The job file of the first five minutes: four blocks of 198,272 elements and a root of 41,216, all cut in two.
+TEST(JobPlannerTest, DefaultJobByHand) {
+  const JobPlan planned = Planned(Job(), 2);
+  ASSERT_EQ(planned.plan.units_size(), 5);
+  EXPECT_EQ(planned.layout.units(0).shard_numel(), 99'136);
+  EXPECT_EQ(planned.layout.units(4).shard_numel(), 20'608);
+  EXPECT_EQ(planned.layout.unsharded_slots_size(), 3);
+  EXPECT_EQ(planned.layout.gradient_slots_size(), 3);
+  EXPECT_EQ(planned.layout.gradient_stride_bytes(), 1'753'088);
+
+  ASSERT_EQ(planned.forecast.ranks_size(), 2);
+  const v1::RankForecast& rank = planned.forecast.ranks(1);
+  EXPECT_EQ(rank.rank(), 1);
+  EXPECT_EQ(rank.parameter_bytes(), 1'668'608);
+  EXPECT_EQ(rank.gradient_bytes(), 1'668'608);
+  EXPECT_EQ(rank.optimizer_bytes(), 3'337'216);
+  EXPECT_EQ(rank.undo_bytes(), 1'189'632);
+  EXPECT_EQ(rank.record_bytes(), 4'160);
+  EXPECT_EQ(rank.padding_bytes(), 0);
+  EXPECT_EQ(rank.private_total_bytes(), 7'868'224);
+  EXPECT_EQ(rank.mapped_bytes(), 7'868'416);
+
+  ASSERT_EQ(planned.forecast.hosts_size(), 1);
+  const v1::HostForecast& host = planned.forecast.hosts(0);
+  EXPECT_EQ(host.unsharded_bytes(), 1'751'040);
+  EXPECT_EQ(host.unsharded_gradient_bytes(), 3'502'080);
+  EXPECT_EQ(host.staging_bytes(), 0);
+  EXPECT_EQ(host.control_bytes(), 12'288);
+  EXPECT_EQ(host.shared_total_bytes(), 5'265'408);
+  EXPECT_EQ(host.mapped_bytes(), 1'753'088 + 2 * 1'753'088 + 12'288);
+
+  EXPECT_EQ(planned.forecast.activation_bytes(), 0);
+  EXPECT_EQ(planned.forecast.activation_certainty(), v1::Forecast::UNKNOWN);
+  EXPECT_FALSE(planned.forecast.has_fits());
+  // Half of each block three times, half of the root twice, in float32.
+  EXPECT_EQ(planned.forecast.wire_bytes_per_step(), 4 * 99'136 * 12 + 20'608 * 8);
+}
+
+TEST(JobPlannerTest, OneRankSendsNothing) {
+  EXPECT_EQ(Planned(Job(), 1).forecast.wire_bytes_per_step(), 0);
+}
+
+TEST(JobPlannerTest, EveryMicroBatchTravels) {
+  EXPECT_EQ(Planned(Job(R"(,"micro_batches":3)"), 2).forecast.wire_bytes_per_step(),
+            3 * Planned(Job(), 2).forecast.wire_bytes_per_step());
+}
+
+TEST(JobPlannerTest, PlanDoesNotKnowTheWorldSize) {
+  const JobPlan two = Planned(Job(), 2);
+  const JobPlan three = Planned(Job(), 3);
+  EXPECT_EQ(two.plan.DebugString(), three.plan.DebugString());
+  EXPECT_NE(two.layout.layout_fingerprint(), three.layout.layout_fingerprint());
+}
+
+TEST(ForecastTest, DealsRanksOutToHosts) {
+  const JobPlan planned = Planned(Job(), 5);
+  const v1::Forecast forecast = MakeForecast(planned.plan, planned.layout, 2);
+  ASSERT_EQ(forecast.hosts_size(), 3);
+  EXPECT_EQ(forecast.hosts(2).host(), 2);
+  EXPECT_EQ(forecast.hosts(0).unsharded_gradient_bytes(),
+            2 * forecast.hosts(2).unsharded_gradient_bytes());
+  EXPECT_EQ(forecast.hosts(0).unsharded_bytes(), forecast.hosts(2).unsharded_bytes());
+  EXPECT_EQ(forecast.hosts(0).control_bytes(), 12'288);
+  EXPECT_EQ(forecast.hosts(2).control_bytes(), 8'192);
+}
+
+TEST(ForecastTest, CountsWhatAlignmentCosts) {
+  v1::JobSpec job =
+      Job(R"(,"wrap":{"policy":"none","param_align_bytes":0,"shard_align_bytes":0},"model":{"spec":
+      {"root":{"parameters":[{"name":"w","shape":[5],"dtype":"float32"}]}}})");
+  const v1::Forecast forecast = Planned(job, 1).forecast;
+  // 20 bytes of parameters at 4,160, gradients at 4,224, 40 of state at 4,288, 60 of undo at 4,352.
+  EXPECT_EQ(forecast.ranks(0).private_total_bytes(), 4'412);
+  EXPECT_EQ(forecast.ranks(0).padding_bytes(), 44 + 44 + 24);
+}
+
+TEST(ForecastTest, FrozenUnitsAreNotReduced) {
+  const auto wire = [](const std::string& grad) {
+    return Planned(
+               Job(absl::StrCat(R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[
+        {"name":"w","shape":[64],"dtype":"float32","requires_grad":)",
+                                grad, "}]}}}")),
+               2)
+        .forecast.wire_bytes_per_step();
+  };
+  EXPECT_EQ(wire("true"), 32 * 8);
+  EXPECT_EQ(wire("false"), 32 * 4);
+}
+
+TEST(ForecastTest, MixedPrecisionTravelsInItsDTypes) {
+  const JobPlan planned =
+      Planned(Job(R"(,"mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32"})"), 2);
+  // bfloat16 twice and float32 once for blocks; once and once for the root.
+  EXPECT_EQ(planned.forecast.wire_bytes_per_step(), 4 * 99'136 * 8 + 20'608 * 6);
+  EXPECT_EQ(planned.forecast.hosts(0).unsharded_bytes(), 1'751'040 / 2);
+}
+
+TEST(JobPlannerTest, RefusesWhatCannotBePlanned) {
+  EXPECT_EQ(Field(PlanJob(Job(), 0).status()), "world_size");
+  EXPECT_EQ(Field(PlanJob(Job(R"(,"wrap":{"wrap_classes":["Blok"]})"), 2).status()),
+            "wrap.wrap_classes");
+  EXPECT_EQ(
+      Field(PlanJob(Job(R"(,"wrap":{"policy":"none"},"model":{"file":"m.json"})"), 2).status()),
+      "model.file");
+}
+
+TEST(ChooseWorldSizeTest, LargestThatDividesTheBatch) {
+  const v1::JobSpec job = Job(R"(,"global_batch":24,"mesh":{"min_workers":2,"max_workers":8})");
+  EXPECT_EQ(ChooseWorldSize(job, 100), 8);
+  EXPECT_EQ(ChooseWorldSize(job, 8), 8);
+  EXPECT_EQ(ChooseWorldSize(job, 7), 6);
+  EXPECT_EQ(ChooseWorldSize(job, 5), 4);
+  EXPECT_EQ(ChooseWorldSize(job, 3), 3);
+  EXPECT_EQ(ChooseWorldSize(job, 2), 2);
+  EXPECT_EQ(ChooseWorldSize(job, 1), 0);
+  EXPECT_EQ(ChooseWorldSize(job, 0), 0);
+  EXPECT_EQ(ChooseWorldSize(job, -1), 0);
+  const v1::JobSpec micro =
+      Job(R"(,"global_batch":24,"micro_batches":3,"mesh":{"min_workers":2,"max_workers":8})");
+  EXPECT_EQ(ChooseWorldSize(micro, 7), 4);
+}
+
+TEST(CheckRunnableTest, TheDefaultJobRuns) {
+  EXPECT_TRUE(CheckRunnable(Job(), Planned(Job(), 2).plan).ok());
+  const v1::JobSpec explicit_fp32 = Job(R"(,"mixed_precision":{"param_dtype":"fp32"})");
+  EXPECT_TRUE(CheckRunnable(explicit_fp32, Planned(explicit_fp32, 2).plan).ok());
+}
+
+TEST(CheckRunnableTest, NamesWhatComesLater) {
+  const std::string spec =
+      R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
+  std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
+      {Job(R"(,"mixed_precision":{"param_dtype":"bf16"})"), "mixed_precision.param_dtype",
+       "bfloat16 is not available yet; use float32"},
+      {Job(R"(,"mixed_precision":{"reduce_dtype":"bf16"})"), "mixed_precision.reduce_dtype",
+       "use float32"},
+      {Job(R"(,"optimizer":{"clip_norm":1})"), "optimizer.clip_norm", "give 0"},
+      {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
+      {Job(R"(,"checkpoint":{"resume":"auto"})"), "checkpoint.resume", "give none"},
+      {Job(R"(,"checkpoint":{"import":"x.safetensors"})"), "checkpoint.import", "give \"\""},
+      {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
+      {Job(spec), "model", "drop spec and file"},
+  };
+  // What ResolveJobSpec refuses already.
+  v1::JobSpec job = Job();
+  job.mutable_optimizer()->set_name("sgd");
+  cases.emplace_back(job, "optimizer.name", "use adamw");
+  job = Job();
+  job.mutable_mesh()->set_strategy("no_shard");
+  cases.emplace_back(job, "mesh.strategy", "use full_shard");
+  job = Job();
+  job.mutable_memory()->set_unshard("resident");
+  cases.emplace_back(job, "memory.unshard", "use auto or slots");
+  job = Job();
+  job.set_workload("replay");
+  cases.emplace_back(job, "workload", "use gpt");
+  for (auto& [resolved, field, because] : cases) {
+    v1::JobSpec plannable = Job(field == "model" ? spec : "");
+    *plannable.mutable_mixed_precision() = resolved.mixed_precision();
+    const absl::Status status = CheckRunnable(resolved, Planned(plannable, 2).plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_EQ(Field(status), field);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(because));
+  }
+  v1::Plan half = Planned(Job(), 2).plan;
+  half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
+  EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),
+              HasSubstr("h.0.ln_1.weight: is bfloat16; only float32"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -115,7 +115,7 @@ absl::StatusOr<std::string> WriteExport(Session& session) {
   const std::string path = absl::StrCat(directory, "/model.safetensors");
   if (session.rank() != 0) {
     TESSERA_RETURN_IF_ERROR(WriteUnits(session, -1, path));
-    return path;
+    return std::string();
   }
   const std::string temporary = absl::StrCat(path, ".writing");
   const UniqueFd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

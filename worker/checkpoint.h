@@ -16,7 +16,7 @@ absl::Status PrepareExport(const Session& session);
 
 // Writes the whole model to DIR/export/model.safetensors if the job wants an export. All ranks call it, outside a step; one unit
 // is whole at a time, rank 0 writes. Tied parameters are written once, under the name that holds the storage. The file appears
-// whole or not at all: it is written under another name, synced and renamed. Returns the path, "" where nothing was written.
+// whole or not at all: it is written under another name, synced and renamed. Returns the path on rank 0, "" elsewhere and where nothing was written.
 // UNAVAILABLE and the rest as any Session call; INTERNAL: writing failed, e.g. the disk is full; names the file.
 absl::StatusOr<std::string> WriteExport(Session& session);
 

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/command.h"
 #include "client/tables.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -35,10 +36,12 @@ LocalRun::~LocalRun() {
 int LocalRun::Run() {
   absl::Status status = Start();
   if (status.ok()) status = WaitForEnd();
-  absl::StatusOr<v1::Job> job = status;
+  absl::StatusOr<v1::Job> job = absl::UnknownError("the job has not ended");
   if (status.ok()) {
     MutexLock lock(mutex_);
     job = job_;
+  } else {
+    job = status;
   }
   absl::StatusOr<v1::JobStats> stats = absl::UnknownError("no stats");
   const bool succeeded = signal_ == 0 && job.ok() && job->state() == v1::SUCCEEDED;
@@ -150,6 +153,7 @@ void LocalRun::OnSignal() {
   const int number = signals_->Take();
   if (number == 0) return;
   signal_ = number;
+  LogInfo(absl::StrCat("cancelling job ", spec_.name(), "; a second signal kills"));
   give_up_ = absl::Now() + kCancelWait;
   cancel_thread_ = std::jthread([this, number] {
     client_->CancelJob(spec_.name(), absl::StrCat("`tessera run` got ", strsignal(number)))

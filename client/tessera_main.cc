@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/command.h"
+#include "common/logging.h"
 
 namespace tessera {
 namespace {
@@ -44,6 +45,7 @@ int Parse(int argc, char** argv, CLI::App& app, Command* chosen) {
 int Main(int argc, char** argv) {
   // Errors come back as statuses and are told once, on one line.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  SetLogPrefix("tessera");
   CLI::App app("Tessera: trains models that are cut into shards over many workers.", "tessera");
   app.require_subcommand(1);
   Command chosen;

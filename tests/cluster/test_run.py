@@ -120,8 +120,12 @@ def test_a_second_interrupt_kills(sandbox):
     coordinator = next(pid for pid, line in sandbox.left().items() if line.startswith(str(COORDINATOR.resolve())))
     os.kill(coordinator, signal.SIGSTOP)
     program.signal(signal.SIGINT)
+    program.wait_for_line("tessera: cancelling job endless", lines=program.err)
     program.signal(signal.SIGINT)
+    began = time.monotonic()
     assert program.wait(PROMISE) == 130
+    # Without the second one it would wait for the coordinator's answer.
+    assert time.monotonic() - began < 1
     sandbox.await_nothing_left()
 
 

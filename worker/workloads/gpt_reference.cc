@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tessera::reference {
 namespace {
@@ -196,69 +197,99 @@ double CrossEntropy(const Values& logits, const std::vector<int32_t>& targets, i
   return loss;
 }
 
+namespace {
+
+// What a block's forward leaves for its backward.
+struct Kept {
+  Values input, ln_1, qkv, attended, middle, ln_2, fc, gelu;
+};
+
+// The layers of a model's blocks.
+struct Layers {
+  explicit Layers(const GptShape& shape)
+      : rows(shape.sequences * shape.context),
+        norm{rows, shape.width},
+        c_attn{rows, shape.width, 3 * shape.width},
+        attn_proj{rows, shape.width, shape.width},
+        c_fc{rows, shape.width, 4 * shape.width},
+        mlp_proj{rows, 4 * shape.width, shape.width},
+        head{rows, shape.width, shape.vocab, true},
+        attention{shape.sequences, shape.context, shape.heads, shape.width / shape.heads} {}
+
+  int64_t rows;
+  LayerNorm norm;
+  Linear c_attn, attn_proj, c_fc, mlp_proj, head;
+  Attention attention;
+};
+
+using Block = std::array<Values, kBlockParameters>;
+
+Values BlockForward(const Layers& layers, const Block& p, bool attention, Values x, Kept& k) {
+  k.input = x;
+  if (attention) {
+    k.ln_1 = layers.norm.Forward(x, p[kLn1Weight], p[kLn1Bias]);
+    k.qkv = layers.c_attn.Forward(k.ln_1, p[kAttnWeight], p[kAttnBias]);
+    k.attended = layers.attention.Forward(k.qkv);
+    x = Sum(x, layers.attn_proj.Forward(k.attended, p[kAttnProjWeight], p[kAttnProjBias]));
+  }
+  k.middle = x;
+  k.ln_2 = layers.norm.Forward(x, p[kLn2Weight], p[kLn2Bias]);
+  k.fc = layers.c_fc.Forward(k.ln_2, p[kFcWeight], p[kFcBias]);
+  k.gelu = Gelu(k.fc);
+  return Sum(x, layers.mlp_proj.Forward(k.gelu, p[kMlpProjWeight], p[kMlpProjBias]));
+}
+
+// From the gradient of the block's output to that of its input.
+Values BlockBackward(const Layers& layers, const Block& p, bool attention, Values dx, const Kept& k,
+                     Block& g) {
+  Values t, through;
+  layers.mlp_proj.Backward(k.gelu, p[kMlpProjWeight], dx, t, g[kMlpProjWeight], g[kMlpProjBias]);
+  layers.c_fc.Backward(k.ln_2, p[kFcWeight], GeluBackward(k.fc, t), through, g[kFcWeight],
+                       g[kFcBias]);
+  layers.norm.Backward(k.middle, p[kLn2Weight], through, t, g[kLn2Weight], g[kLn2Bias]);
+  dx = Sum(dx, t);
+  if (!attention) return dx;
+  layers.attn_proj.Backward(k.attended, p[kAttnProjWeight], dx, t, g[kAttnProjWeight],
+                            g[kAttnProjBias]);
+  layers.c_attn.Backward(k.ln_1, p[kAttnWeight], layers.attention.Backward(k.qkv, t), through,
+                         g[kAttnWeight], g[kAttnBias]);
+  layers.norm.Backward(k.input, p[kLn1Weight], through, t, g[kLn1Weight], g[kLn1Bias]);
+  return Sum(dx, t);
+}
+
+}  // namespace
+
 double Model::Run(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
                   double scale, Model* gradients) const {
-  const int64_t rows = shape.sequences * shape.context, c = shape.width, v = shape.vocab;
-  const LayerNorm norm{rows, c};
-  const Linear c_attn{rows, c, 3 * c}, attn_proj{rows, c, c}, fc{rows, c, 4 * c},
-      mlp_proj{rows, 4 * c, c};
-  const Linear head{rows, c, v, true};
-  const Attention attention{shape.sequences, shape.context, shape.heads, c / shape.heads};
-  struct Kept {
-    Values input, ln_1, qkv, attended, middle, ln_2, fc, gelu;
-  };
-  std::vector<Kept> kept(blocks.size());
-
-  Values x(rows * c);
-  for (int64_t r = 0; r < rows; ++r) {
+  const Layers layers(shape);
+  const int64_t c = shape.width;
+  Values x(layers.rows * c);
+  for (int64_t r = 0; r < layers.rows; ++r) {
     for (int64_t i = 0; i < c; ++i) {
       x[r * c + i] = root[kWte][tokens[r] * c + i] + root[kWpe][r % shape.context * c + i];
     }
   }
+  std::vector<Kept> kept(blocks.size());
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    const auto& p = blocks[layer];
-    Kept& k = kept[layer];
-    k.input = x;
-    if (shape.attention) {
-      k.ln_1 = norm.Forward(x, p[kLn1Weight], p[kLn1Bias]);
-      k.qkv = c_attn.Forward(k.ln_1, p[kAttnWeight], p[kAttnBias]);
-      k.attended = attention.Forward(k.qkv);
-      x = Sum(x, attn_proj.Forward(k.attended, p[kAttnProjWeight], p[kAttnProjBias]));
-    }
-    k.middle = x;
-    k.ln_2 = norm.Forward(x, p[kLn2Weight], p[kLn2Bias]);
-    k.fc = fc.Forward(k.ln_2, p[kFcWeight], p[kFcBias]);
-    k.gelu = Gelu(k.fc);
-    x = Sum(x, mlp_proj.Forward(k.gelu, p[kMlpProjWeight], p[kMlpProjBias]));
+    x = BlockForward(layers, blocks[layer], shape.attention, std::move(x), kept[layer]);
   }
-  const Values last = norm.Forward(x, root[kLnFWeight], root[kLnFBias]);
-  const Values logits = head.Forward(last, root[kWte], {});
+  const Values last = layers.norm.Forward(x, root[kLnFWeight], root[kLnFBias]);
+  const Values logits = layers.head.Forward(last, root[kWte], {});
   Values d;
-  const double loss = CrossEntropy(logits, targets, v, scale, gradients == nullptr ? nullptr : &d);
+  const double loss =
+      CrossEntropy(logits, targets, shape.vocab, scale, gradients == nullptr ? nullptr : &d);
   if (gradients == nullptr) return loss;
 
-  Values dx, t, unused;
+  Values dx, t, no_bias;
   auto& dr = gradients->root;
-  head.Backward(last, root[kWte], d, t, dr[kWte], unused);
-  norm.Backward(x, root[kLnFWeight], t, dx, dr[kLnFWeight], dr[kLnFBias]);
+  layers.head.Backward(last, root[kWte], d, t, dr[kWte], no_bias);
+  layers.norm.Backward(x, root[kLnFWeight], t, dx, dr[kLnFWeight], dr[kLnFBias]);
   for (size_t layer = blocks.size(); layer-- > 0;) {
-    const auto& p = blocks[layer];
-    auto& g = gradients->blocks[layer];
-    const Kept& k = kept[layer];
-    Values through;
-    mlp_proj.Backward(k.gelu, p[kMlpProjWeight], dx, t, g[kMlpProjWeight], g[kMlpProjBias]);
-    fc.Backward(k.ln_2, p[kFcWeight], GeluBackward(k.fc, t), through, g[kFcWeight], g[kFcBias]);
-    norm.Backward(k.middle, p[kLn2Weight], through, t, g[kLn2Weight], g[kLn2Bias]);
-    dx = Sum(dx, t);
-    if (!shape.attention) continue;
-    attn_proj.Backward(k.attended, p[kAttnProjWeight], dx, t, g[kAttnProjWeight], g[kAttnProjBias]);
-    c_attn.Backward(k.ln_1, p[kAttnWeight], attention.Backward(k.qkv, t), through, g[kAttnWeight],
-                    g[kAttnBias]);
-    norm.Backward(k.input, p[kLn1Weight], through, t, g[kLn1Weight], g[kLn1Bias]);
-    dx = Sum(dx, t);
+    dx = BlockBackward(layers, blocks[layer], shape.attention, std::move(dx), kept[layer],
+                       gradients->blocks[layer]);
   }
   dr[kWpe].assign(shape.context * c, 0);
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < layers.rows; ++r) {
     for (int64_t i = 0; i < c; ++i) {
       dr[kWte][tokens[r] * c + i] += dx[r * c + i];
       dr[kWpe][r % shape.context * c + i] += dx[r * c + i];

@@ -35,7 +35,8 @@ v1::JobSpec DefaultJob() {
   return job;
 }
 
-// The bigram entropy of the default text is 2.44: below it a model must look further back than one byte.
+// The bigram entropy of the default text is 2.44: below it a model must look further back than one
+// byte.
 TEST(GptLearningTest, DefaultJobBeatsBigrams) {
   const std::vector<v1::Progress> lines = Train(DefaultJob());
   ASSERT_FALSE(lines.empty());

@@ -1,5 +1,6 @@
-// The workload gpt on the real data path, ranks as threads: gradients against the double reference of the global batch, and
-// the same training at every world size, wrap policy and number of micro-batches.
+// The workload gpt on the real data path, ranks as threads: gradients against the double reference
+// of the global batch, and the same training at every world size, wrap policy and number of
+// micro-batches.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -159,7 +160,8 @@ double Largest(absl::Span<const double> values) {
   return largest;
 }
 
-// Within 1e-5 of each tensor's largest; the key's bias, whose true gradient is zero, within 1e-6 of the query's largest.
+// Within 1e-5 of each tensor's largest; the key's bias, whose true gradient is zero, within 1e-6 of
+// the query's largest.
 void ExpectGradients(const Tensors& actual, const Reference& expected, int64_t width) {
   ASSERT_EQ(actual.size(), expected.gradients.size());
   for (const auto& [fqn, values] : expected.gradients) {

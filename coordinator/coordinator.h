@@ -56,8 +56,8 @@ class Coordinator {
  public:
   struct Options {
     const Clock* clock = Clock::Real();
-    Membership::Options membership;
-    Verdict::Options verdict;
+    Membership::Options membership = {};
+    Verdict::Options verdict = {};
     int64_t max_live_jobs = 1000;
     int64_t max_ended_jobs = 100;
   };

@@ -7,8 +7,7 @@
 // two projections that end on the residual path as normal(0, 0.02 / sqrt(2 x layers)), biases as
 // zeros, norms as ones.
 //
-//   const v1::ModelSpec spec = GptModelSpec({.layers = 4, .width = 128, .heads = 4, .context = 64,
-//   .vocab = 256});
+//   const v1::ModelSpec spec = GptModelSpec({.layers = 4, .width = 128});
 //   // ... has "h.0.attn.c_attn.weight" [128, 384].
 #ifndef TESSERA_COMMON_BUILTIN_MODELS_H_
 #define TESSERA_COMMON_BUILTIN_MODELS_H_

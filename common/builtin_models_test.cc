@@ -16,7 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Hugging Face's GPT-2 with n_layer 12, n_embd 768, n_positions 1024, vocab_size 50257 has 124,439,808 parameters.
+// Hugging Face's GPT-2 with n_layer 12, n_embd 768, n_positions 1024, vocab_size 50257 has
+// 124,439,808 parameters.
 TEST(BuiltinModelsTest, HasAsManyParametersAsGpt2) {
   const v1::ModelSpec spec =
       GptModelSpec({.layers = 12, .width = 768, .heads = 12, .context = 1024, .vocab = 50257});

@@ -4,19 +4,26 @@
 // them). Integers are decimal, dtypes canonical names ("float32"), enums their proto names
 // ("FULL_SHARD"), lists are joined by ',' and '-' stands for an absent or empty one.
 //
-// Plan (once `tessera-plan 1`, then for every unit, in order):
+// Plan: once
+//   tessera-plan 1
+// then for every unit, in order,
 //   unit FQN | class NAME | numel N | original_dtype D | param_dtype D | reduce_dtype D |
-//   enclosing_unit I and for each of its parameters: parameter FQN | shape A,B | requires_grad 0|1
-//   | tied FQN (for each tie)
+//   enclosing_unit I
+// and for each of its parameters
+//   parameter FQN | shape A,B | requires_grad 0 or 1 | tied FQN (for each tie)
 // Not in it: initial values, notes, the model's name.
 //
-// Layout (once):
+// Layout: once
 //   tessera-layout 1 | plan FINGERPRINT | world_size N | sharding_strategy E | shard_count N |
-//   replica_count N | unshard_mode E | prefetch N | gradient_stride_bytes N then for each slot:
-//   unsharded_slot OFFSET,BYTES,LEVEL and gradient_slot OFFSET,BYTES,LEVEL then rank_file
-//   RECORD,UNDO_OFFSET,UNDO,TOTAL then for each unit: unit FQN | level N | padded_numel N |
-//   shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER and for each of its parameters: parameter
-//   OFFSET FQN
+//   replica_count N | unshard_mode E | prefetch N | gradient_stride_bytes N
+// then for each slot
+//   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL
+// then once
+//   rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
+// then for each unit
+//   unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER
+// and for each of its parameters
+//   parameter OFFSET FQN
 // Not in it: notes.
 //
 // ('|' above stands for the end of a line.) Thread-safety: pure functions.

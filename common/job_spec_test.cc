@@ -221,7 +221,8 @@ TEST(SetFieldTest, SetsFieldsOfEveryType) {
       {"model.attention", "false"},
       {"wrap.wrap_classes", "[\"A\",\"B\"]"},
       {"checkpoint.dir", "/tmp/x=\"y\"\\"},
-      {"checkpoint.resume", "null"}};
+      {"checkpoint.resume", "null"},
+      {"checkpoint.import", "a\tb\n\x7f\xc3\xa4"}};
   for (const auto& [path, value] : settings) {
     EXPECT_TRUE(SetField(&spec, path, value).ok()) << path << " " << SetField(&spec, path, value);
   }
@@ -240,6 +241,7 @@ TEST(SetFieldTest, SetsFieldsOfEveryType) {
   EXPECT_EQ(spec.wrap().wrap_classes_size(), 2);
   EXPECT_EQ(spec.checkpoint().dir(), "/tmp/x=\"y\"\\");
   EXPECT_EQ(spec.checkpoint().resume(), "null");
+  EXPECT_EQ(spec.checkpoint().import(), "a\tb\n\x7f\xc3\xa4");
 }
 
 TEST(SetFieldTest, ReplacesListsMessagesAndClears) {

@@ -1,5 +1,5 @@
-// Random and mangled texts: readers answer with INVALID_ARGUMENT or a value, on one line, and never crash. The same seeds at
-// each run.
+// Random and mangled texts: readers answer with INVALID_ARGUMENT or a value, on one line, and never
+// crash. The same seeds at each run.
 #include <gtest/gtest.h>
 
 #include <random>

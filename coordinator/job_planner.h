@@ -21,15 +21,16 @@ struct JobPlan {
   v1::Forecast forecast;  // with all ranks on one host
 };
 
-// Plan, layout and forecast of a resolved job at `world_size`, which need not be one that the job may run at.
-// INVALID_ARGUMENT: as ModelOf, MakePlan and MakeLayout.
+// Plan, layout and forecast of a resolved job at `world_size`, which need not be one that the job
+// may run at. INVALID_ARGUMENT: as ModelOf, MakePlan and MakeLayout.
 absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size);
 
-// The largest world size of at most `available` workers that the job may run at: within its mesh's bounds, and dividing
-// global_batch / micro_batches. 0: there is none.
+// The largest world size of at most `available` workers that the job may run at: within its mesh's
+// bounds, and dividing global_batch / micro_batches. 0: there is none.
 int ChooseWorldSize(const v1::JobSpec& resolved, int available);
 
-// Refuses what can be planned and not yet run. INVALID_ARGUMENT: Field(status) says which field, the message what there is.
+// Refuses what can be planned and not yet run. INVALID_ARGUMENT: Field(status) says which field,
+// the message what there is.
 absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan);
 
 }  // namespace tessera

@@ -1,16 +1,17 @@
 // A plan on a mesh -> Layout: the size and place of every buffer, fixed before the first step.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const v1::Layout layout, MakeLayout(plan, resolved, /*world_size=*/2));
+//   TESSERA_ASSIGN_OR_RETURN(const v1::Layout layout, MakeLayout(plan, resolved, 2));
 //
-// Unsharded slots: one a level (a unit's level is the number of units around it), as large as the level's largest unit: so a
-// unit can be whole together with all its enclosing units. Then `prefetch` spares as large as the largest unit below the
-// root; memory.max_live_units adds spares until there are max_live_units + prefetch slots. There are never more slots below
-// the root than units to put into them. Gradient slots are the same with one spare: a unit's gradients are written while
-// those before it are still being reduced.
+// Unsharded slots: one a level (a unit's level is the number of units around it), as large as the
+// level's largest unit: so a unit can be whole together with all its enclosing units. Then
+// `prefetch` spares as large as the largest unit below the root; memory.max_live_units adds spares
+// until there are max_live_units + prefetch slots. There are never more slots below the root than
+// units to put into them. Gradient slots are the same with one spare: a unit's gradients are
+// written while those before it are still being reduced.
 //
-// Rank file: step record; master shards of all units in plan order; reduced gradient shards; AdamW's state; undo. Each unit's
-// part of each starts at a multiple of kRegionAlignBytes. Units without elements take no place anywhere, and their offsets
-// are 0.
+// Rank file: step record; master shards of all units in plan order; reduced gradient shards;
+// AdamW's state; undo. Each unit's part of each starts at a multiple of kRegionAlignBytes. Units
+// without elements take no place anywhere, and their offsets are 0.
 #ifndef TESSERA_COORDINATOR_LAYOUT_H_
 #define TESSERA_COORDINATOR_LAYOUT_H_
 
@@ -27,9 +28,9 @@ inline constexpr int64_t kRegionAlignBytes = 64;
 // AdamW: two float32 for each element.
 inline constexpr int64_t kOptimizerBytesPerElement = 8;
 
-// INVALID_ARGUMENT: world_size is not in [1, kMaxWorkers], mesh.strategy is not full_shard or mesh.replicas not 1 (others come
-// later), memory.unshard is resident (comes later), an alignment is out of range, or the buffers of all ranks together take
-// more than 2^62 bytes.
+// INVALID_ARGUMENT: world_size is not in [1, kMaxWorkers], mesh.strategy is not full_shard or
+// mesh.replicas not 1 (others come later), memory.unshard is resident (comes later), an alignment
+// is out of range, or the buffers of all ranks together take more than 2^62 bytes.
 absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& resolved,
                                       int world_size);
 

@@ -1,7 +1,6 @@
 #include "common/job_spec.h"
 
 #include <google/protobuf/descriptor.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <memory>
 #include <string>
@@ -62,19 +61,32 @@ absl::StatusOr<std::vector<const FieldDescriptor*>> FindPath(absl::string_view d
   return path;
 }
 
+// Whatever `text` is. protobuf's own writer complains on stderr of what is not UTF-8.
+std::string JsonString(absl::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json.push_back('\\');
+      json.push_back(c);
+    } else if (absl::ascii_iscntrl(c)) {
+      absl::StrAppend(&json, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      json.push_back(c);
+    }
+  }
+  json.push_back('"');
+  return json;
+}
+
 // `value` as the JSON of one value for `field`.
 absl::StatusOr<std::string> JsonOf(const FieldDescriptor& field, absl::string_view dotted_path,
                                    absl::string_view value) {
   const bool text = !field.is_repeated() &&
                     (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING || IsDuration(field));
   if (text && !absl::StartsWith(value, "\"") && !(IsDuration(field) && value == "null")) {
-    google::protobuf::Value bare;
-    bare.set_string_value(std::string(value));
-    std::string json;
-    google::protobuf::Value back;
-    // What is not UTF-8 would be written as something else.
-    if (!google::protobuf::util::MessageToJsonString(bare, &json).ok() ||
-        !ParseJson(json, kFlag, "a value", &back).ok() || back.string_value() != value) {
+    const std::string json = JsonString(value);
+    google::protobuf::Value alone;
+    if (!ParseJson(json, kFlag, "a value", &alone).ok()) {
       return InvalidField(dotted_path, "is not UTF-8; give another text");
     }
     return json;

@@ -2,22 +2,19 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec spec, ParseModelSpec(text, "model.json"));
 //   TESSERA_ASSIGN_OR_RETURN(const ModelIndex index, ModelIndex::Create(spec));
-//   for (const ModelIndex::Parameter& parameter : index.parameters()) Use(parameter.fqn,
-//   parameter.numel);
+//   for (const ModelIndex::Parameter& parameter : index.parameters()) Use(parameter.fqn);
 //
 // What a model must be (everything else is INVALID_ARGUMENT, one line that names the FQN and says
 // what to do):
 //   - modules nest at most kMaxModuleDepth deep, and there is at least one parameter;
 //   - names are not empty, hold no dot and no control character, and differ within a module;
 //   - a parameter has a floating-point dtype, at least one dimension (a scalar cannot be sharded)
-//   and positive extents;
-//     kMaxModelNumel bounds the elements of the whole model, so that no sum of bytes overflows
-//     later;
+//     and positive extents; kMaxModelNumel bounds the elements of the whole model, so that no sum
+//     of bytes overflows later;
 //   - `tied_to` names a parameter that holds its own storage, of the same shape, dtype and
-//   requires_grad. The `init` of a
-//     tied parameter means nothing: its holder's counts;
+//     requires_grad. The `init` of a tied parameter means nothing: its holder's counts;
 //   - `same_as` names an earlier module that is no alias and does not enclose this one, on a module
-//   with nothing else.
+//     with nothing else.
 // FSDP refuses scalars and integers too; extents of 0, which it takes, are refused here.
 //
 // Thread-safety: values; no shared state.
@@ -78,8 +75,8 @@ class ModelIndex {
     struct Use {
       std::string fqn;
       int module = 0;  // where the use is: the module with the tie, or the alias
-      // The module object that is used: `module` itself for a tie; for an alias its target, or what an
-      // alias below the target stands for.
+      // The module object that is used: `module` itself for a tie; for an alias its target, or what
+      // an alias below the target stands for.
       int object = 0;
     };
     std::vector<Use> uses;

@@ -31,7 +31,8 @@ JobPlan Planned(const v1::JobSpec& job, int world_size) {
   return planned.ok() ? *std::move(planned) : JobPlan();
 }
 
-// The job file of the first five minutes: four blocks of 198,272 elements and a root of 41,216, all cut in two.
+// The job file of the first five minutes: four blocks of 198,272 elements and a root of 41,216, all
+// cut in two.
 TEST(JobPlannerTest, DefaultJobByHand) {
   const JobPlan planned = Planned(Job(), 2);
   ASSERT_EQ(planned.plan.units_size(), 5);

@@ -103,7 +103,8 @@ v1::Slot* AddSlot(int64_t bytes, Slots* slots) {
   return slot;
 }
 
-// One slot a level, then spares: `spares`, or more until there are `min_slots`, and no more than have a use.
+// One slot a level, then spares: `spares`, or more until there are `min_slots`, and no more than
+// have a use.
 void PlaceSlots(const SlotNeeds& needs, int64_t spares, int64_t min_slots, Slots* slots) {
   int64_t below_root = 0;
   for (size_t level = 0; level < needs.level_bytes.size(); ++level) {

@@ -43,7 +43,8 @@ int UnitOf(const ModelIndex& index, const std::vector<int>& nearest,
   const int home = nearest[parameter.module];
   int unit = home;
   const ModelIndex::Parameter::Use* cause = nullptr;
-  // Going up may uncover an alias that was covered, so from the first use again until none asks for more.
+  // Going up may uncover an alias that was covered, so from the first use again until none asks for
+  // more.
   for (size_t i = 0; i < parameter.uses.size();) {
     if (Covers(index, unit, parameter.uses[i])) {
       ++i;
@@ -95,7 +96,8 @@ void AddParameter(const ModelIndex::Parameter& parameter, v1::Unit* unit) {
   unit->set_numel(unit->numel() + parameter.numel);
 }
 
-// Puts every parameter into its unit. `unit_of_module` maps a unit's module to its index in plan->units.
+// Puts every parameter into its unit. `unit_of_module` maps a unit's module to its index in
+// plan->units.
 absl::Status AssignParameters(const ModelIndex& index, const std::vector<int>& nearest,
                               const std::vector<int>& unit_of_module, v1::Plan* plan) {
   std::vector<std::string> notes;

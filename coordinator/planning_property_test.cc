@@ -1,5 +1,5 @@
-// Random module trees, policies and alignments: what every plan, layout and forecast must hold, checked against the tree by
-// means of names alone. The same seeds at each run.
+// Random module trees, policies and alignments: what every plan, layout and forecast must hold,
+// checked against the tree by means of names alone. The same seeds at each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -15,6 +15,7 @@
 #include "worker/workloads/gpt_batch.h"
 #include "worker/workloads/gpt_model.h"
 #include "worker/workloads/gpt_units.h"
+#include "worker/workloads/onednn_kernel.h"
 #include "worker/workloads/schedule.h"
 
 namespace tessera {

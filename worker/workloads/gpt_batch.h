@@ -1,4 +1,5 @@
-// Which windows of the text a pass reads. A window is `context` bytes, each of which predicts the byte after it.
+// Which windows of the text a pass reads. A window is `context` bytes, each of which predicts the
+// byte after it.
 //
 //   const TrainingWindows windows(text.train, seed, global_batch, context);
 //   windows.Fill(step, first_sequence, batch);       // batch.tokens and batch.targets
@@ -28,8 +29,8 @@ struct GptBatch {
   std::vector<int32_t> targets;
 };
 
-// Sequence g of step s starts at a byte that is drawn from (seed, s, g) alone, so the global batch is the same at every
-// world size and number of micro-batches.
+// Sequence g of step s starts at a byte that is drawn from (seed, s, g) alone, so the global batch
+// is the same at every world size and number of micro-batches.
 class TrainingWindows {
  public:
   // `text` has more than `context` bytes.
@@ -48,9 +49,10 @@ class TrainingWindows {
   int64_t context_;
 };
 
-// The fixed windows of held-out text that evaluations read: as many as do not overlap, at most kMost, spread evenly from the
-// first byte to the last. Rank r of w reads windows r, r + w, ...; all ranks make the same number of passes, and where a
-// rank has run out of windows its targets are -1.
+// The fixed windows of held-out text that evaluations read: as many as do not overlap, at most
+// kMost, spread evenly from the first byte to the last. Rank r of w reads windows r, r + w, ...;
+// all ranks make the same number of passes, and where a rank has run out of windows its targets are
+// -1.
 class EvaluationWindows {
  public:
   static constexpr int64_t kMost = 192;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kLayerNormEpsilon = 1e-5f;  // GPT-2's
 
-// oneDNN overwrites gradients. Where one is to be added, or is not wanted, it is made in scratch memory first.
+// oneDNN overwrites gradients. Where one is to be added, or is not wanted, it is made in scratch
+// memory first.
 float* WriteTo(const GradientTarget& target, std::vector<float>& scratch, int64_t numel) {
   if (target.data != nullptr && !target.accumulate) return target.data;
   if (static_cast<int64_t>(scratch.size()) < numel) scratch.resize(static_cast<size_t>(numel));
@@ -35,7 +36,8 @@ float Dot(const float* a, const float* b, int64_t numel) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// Where head `head` of sequence `sequence` starts in a [sequences, heads, context, head_width] tensor.
+// Where head `head` of sequence `sequence` starts in a [sequences, heads, context, head_width]
+// tensor.
 int64_t HeadOffset(const AttentionLayer::Shape& shape, int64_t sequence, int64_t head) {
   return (sequence * shape.heads + head) * shape.context * shape.head_width;
 }
@@ -73,8 +75,8 @@ void MergeHeads(const AttentionLayer::Shape& shape, const float* by_head, float 
   }
 }
 
-// gradient = probabilities x (gradient - their dot product), row by row; 0 above the diagonal. Ours, because oneDNN has no
-// vectorised one for AVX2 and half of the work can be left out.
+// gradient = probabilities x (gradient - their dot product), row by row; 0 above the diagonal.
+// Ours, because oneDNN has no vectorised one for AVX2 and half of the work can be left out.
 void CausalSoftmaxBackward(const AttentionLayer::Shape& shape, const float* probabilities,
                            float* gradient) {
   const int64_t matrices = shape.sequences * shape.heads;
@@ -290,7 +292,8 @@ absl::Status CrossEntropyLayer::Backward(float* log_probabilities,
     if (target < 0) {
       std::fill(row, row + vocab_, 0.0f);
     } else {
-      // Subtract first: at a confident token p - 1 is exact, while scale x p - scale would round twice.
+      // Subtract first: at a confident token p - 1 is exact, while scale x p - scale would round
+      // twice.
       row[target] -= 1;
       for (int64_t i = 0; i < vocab_; ++i) row[i] *= scale;
     }

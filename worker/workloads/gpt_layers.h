@@ -1,12 +1,15 @@
-// The layers of a GPT-2, forward and backward in float32, over memory that the caller owns. Every matrix is row-major;
-// rows = sequences x context, one row a token.
+// The layers of a GPT-2, forward and backward in float32, over memory that the caller owns. Every
+// matrix is row-major; rows = sequences x context, one row a token.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const LinearLayer fc, LinearLayer::Create({.rows = 768, .in = 128, .out = 512}));
+//   TESSERA_ASSIGN_OR_RETURN(LinearLayer fc,
+//                            LinearLayer::Create({.rows = 768, .in = 128, .out = 512}));
 //   TESSERA_RETURN_IF_ERROR(fc.Forward(input, weight, bias, output));
-//   TESSERA_RETURN_IF_ERROR(fc.BackwardParameters(input, output_gradient, {weight_gradient}, {bias_gradient}));
+//   TESSERA_RETURN_IF_ERROR(
+//       fc.BackwardParameters(input, output_gradient, {weight_gradient}, {bias_gradient}));
 //
-// A layer holds compiled kernels of one shape and no parameters: the blocks of a model share one of each kind. Errors are
-// those of onednn_kernel.h. Thread-safety: one thread at a time. Layers are moved, not copied.
+// A layer holds compiled kernels of one shape and no parameters: the blocks of a model share one of
+// each kind. Errors are those of onednn_kernel.h. Thread-safety: one thread at a time. Layers are
+// moved, not copied.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_LAYERS_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_LAYERS_H_
 
@@ -84,8 +87,9 @@ class AttentionLayer {
     int64_t heads = 0;
     int64_t head_width = 0;
   };
-  // What the forward keeps. query (already divided by the square root of head_width), key and value are
-  // [sequences, heads, context, head_width]; probabilities [sequences, heads, context, context], 0 above the diagonal.
+  // What the forward keeps. query (already divided by the square root of head_width), key and value
+  // are [sequences, heads, context, head_width]; probabilities [sequences, heads, context,
+  // context], 0 above the diagonal.
   struct Activations {
     float* query = nullptr;
     float* key = nullptr;
@@ -97,7 +101,8 @@ class AttentionLayer {
 
   static absl::StatusOr<AttentionLayer> Create(const Shape& shape);
 
-  // qkv [rows, 3 x width]: query, key and value of every head. output [rows, width]. `heads_scratch` as query.
+  // qkv [rows, 3 x width]: query, key and value of every head. output [rows, width].
+  // `heads_scratch` as query.
   absl::Status Forward(const float* qkv, const Activations& activations, float* heads_scratch,
                        float* output);
   absl::Status Backward(const float* output_gradient, const Activations& activations,
@@ -118,7 +123,8 @@ class CrossEntropyLayer {
  public:
   static absl::StatusOr<CrossEntropyLayer> Create(int64_t rows, int64_t vocab);
 
-  // Replaces logits [rows, vocab] by their log-probabilities. Returns the sum of -log p(target) in nats.
+  // Replaces logits [rows, vocab] by their log-probabilities. Returns the sum of -log p(target) in
+  // nats.
   absl::StatusOr<double> Forward(float* logits, absl::Span<const int32_t> targets);
   // Replaces the log-probabilities by scale x the gradient of that sum by the logits.
   absl::Status Backward(float* log_probabilities, absl::Span<const int32_t> targets, float scale);

@@ -1,4 +1,5 @@
-// Each layer, forward and backward, against the double reference: within 1e-5 of the reference tensor's largest.
+// Each layer, forward and backward, against the double reference: within 1e-5 of the reference
+// tensor's largest.
 #include "worker/workloads/gpt_layers.h"
 
 #include <string>
@@ -88,7 +89,8 @@ TEST(LayerNormLayerTest, MatchesReference) {
   for (size_t i = 0; i < db.size(); ++i) EXPECT_EQ(twice_db[i], 2 * db[i]);
 }
 
-// Epsilon is what is left of a row without variance: (x - mean) / sqrt(1e-5) x weight + bias = bias.
+// Epsilon is what is left of a row without variance: (x - mean) / sqrt(1e-5) x weight + bias =
+// bias.
 TEST(LayerNormLayerTest, ConstantRowGivesBias) {
   auto layer = LayerNormLayer::Create(1, 16);
   ASSERT_OK(layer.status());
@@ -184,8 +186,8 @@ TEST(CrossEntropyLayerTest, MatchesReferenceAndSkipsMaskedTargets) {
   ExpectNear(logits, gradient, "logits");
 }
 
-// With equal logits each of 256 tokens costs ln 256; with one 200 nats below the rest its loss is 200 more, though its
-// probability is below what a float32 can hold.
+// With equal logits each of 256 tokens costs ln 256; with one 200 nats below the rest its loss is
+// 200 more, though its probability is below what a float32 can hold.
 TEST(CrossEntropyLayerTest, LossOfAnImprobableTokenIsFinite) {
   auto layer = CrossEntropyLayer::Create(1, 256);
   ASSERT_OK(layer.status());

@@ -1,17 +1,21 @@
-// A GPT-2 (decoder-only transformer: token and position embeddings, pre-norm blocks of causal attention and a GELU MLP, final
-// layer norm, output layer tied to the token embedding), forward and backward, one block at a time. Parameters and gradients
-// are the caller's: a block's parameters need be in memory only while that block computes.
+// A GPT-2 (decoder-only transformer: token and position embeddings, pre-norm blocks of causal
+// attention and a GELU MLP, final layer norm, output layer tied to the token embedding), forward
+// and backward, one block at a time. Parameters and gradients are the caller's: a block's
+// parameters need be in memory only while that block computes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto model, GptModel::Create({.layers = 4, .width = 128, ...}));
 //   TESSERA_RETURN_IF_ERROR(model->EmbedForward(root, tokens));
 //   for (int64_t i = 0; i < 4; ++i) TESSERA_RETURN_IF_ERROR(model->BlockForward(i, block[i]));
 //   TESSERA_ASSIGN_OR_RETURN(const double loss_sum, model->HeadForward(root, targets));
-//   TESSERA_RETURN_IF_ERROR(model->HeadBackward(root, targets, 1.0f / targets.size(), root_gradients));
-//   for (int64_t i = 3; i >= 0; --i) TESSERA_RETURN_IF_ERROR(model->BlockBackward(i, block[i], block_gradients[i]));
+//   TESSERA_RETURN_IF_ERROR(model->HeadBackward(root, targets, scale, root_gradients));
+//   for (int64_t i = 3; i >= 0; --i) {
+//     TESSERA_RETURN_IF_ERROR(model->BlockBackward(i, block[i], block_gradients[i]));
+//   }
 //   TESSERA_RETURN_IF_ERROR(model->EmbedBackward(tokens, root_gradients));
 //
-// The model owns its activations: one region of memory, allocated and touched by Create; a pass allocates nothing. Calls
-// come in the order above; a forward may also stand alone. Thread-safety: one thread at a time.
+// The model owns its activations: one region of memory, allocated and touched by Create; a pass
+// allocates nothing. Calls come in the order above; a forward may also stand alone. Thread-safety:
+// one thread at a time.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 
@@ -37,7 +41,8 @@ struct GptShape {
       true;  // false: a block's attention adds nothing, and its parameters get no gradient
 };
 
-// The parameters of a block, "h.N." before each name, in the order of kBlockParameterNames; C = width.
+// The parameters of a block, "h.N." before each name, in the order of kBlockParameterNames; C =
+// width.
 enum BlockParameter {
   kLn1Weight,       // [C]
   kLn1Bias,         // [C]
@@ -80,22 +85,22 @@ using RootGradients = std::array<GradientTarget, kRootParameters>;
 
 class GptModel {
  public:
-  // INVALID_ARGUMENT: an extent is not positive or heads does not divide width. RESOURCE_EXHAUSTED: no memory for the
-  // activations. INTERNAL: as onednn_kernel.h, also for every call below.
+  // INVALID_ARGUMENT: an extent is not positive or heads does not divide width. RESOURCE_EXHAUSTED:
+  // no memory for the activations. INTERNAL: as onednn_kernel.h, also for every call below.
   static absl::StatusOr<std::unique_ptr<GptModel>> Create(const GptShape& shape);
   ~GptModel();
 
   const GptShape& shape() const;
 
-  // `tokens` and `targets`: sequences x context of them, sequence after sequence, each below vocab; a target below 0 does
-  // not count. INVALID_ARGUMENT otherwise.
+  // `tokens` and `targets`: sequences x context of them, sequence after sequence, each below vocab;
+  // a target below 0 does not count. INVALID_ARGUMENT otherwise.
   absl::Status EmbedForward(const RootTensors& root, absl::Span<const int32_t> tokens);
   absl::Status BlockForward(int64_t layer, const BlockTensors& block);
   // The sum of the cross-entropy over the targets that count, in nats.
   absl::StatusOr<double> HeadForward(const RootTensors& root, absl::Span<const int32_t> targets);
 
-  // Gradients of `scale` x that sum. HeadBackward writes wte, ln_f.weight and ln_f.bias; EmbedBackward wpe and, as the
-  // second contribution, wte: its target then says accumulate.
+  // Gradients of `scale` x that sum. HeadBackward writes wte, ln_f.weight and ln_f.bias;
+  // EmbedBackward wpe and, as the second contribution, wte: its target then says accumulate.
   absl::Status HeadBackward(const RootTensors& root, absl::Span<const int32_t> targets, float scale,
                             const RootGradients& gradients);
   absl::Status BlockBackward(int64_t layer, const BlockTensors& block,

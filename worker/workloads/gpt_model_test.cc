@@ -1,4 +1,5 @@
-// The whole model against the double reference, and the reference against finite differences of itself.
+// The whole model against the double reference, and the reference against finite differences of
+// itself.
 #include "worker/workloads/gpt_model.h"
 
 #include <string>
@@ -57,8 +58,8 @@ struct Case {
   float scale = 0;
 };
 
-// The key's bias has no gradient: it adds the same to every score of a query. What rounding leaves of it is held against
-// the query's bias.
+// The key's bias has no gradient: it adds the same to every score of a query. What rounding leaves
+// of it is held against the query's bias.
 void ExpectBiasNear(const std::vector<float>& actual, const reference::Values& expected,
                     int64_t width, const std::string& what) {
   const auto part = [&](int64_t i) {
@@ -182,8 +183,8 @@ TEST(GptModelTest, RefusesWhatMakesNoModel) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// What the float32 model is held against is itself right: its gradient along a direction is the difference quotient of its
-// loss. Central differences with h = 1e-5 are good to about 1e-9 here.
+// What the float32 model is held against is itself right: its gradient along a direction is the
+// difference quotient of its loss. Central differences with h = 1e-5 are good to about 1e-9 here.
 TEST(GptReferenceTest, GradientsAreFiniteDifferences) {
   for (const bool attention : {true, false}) {
     GptShape shape = {

@@ -1,4 +1,5 @@
-// GPT-2 in plain loops of double precision, for tests: what gpt_layers.h and gpt_model.h are held against. Slow and short.
+// GPT-2 in plain loops of double precision, for tests: what gpt_layers.h and gpt_model.h are held
+// against. Slow and short.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_REFERENCE_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_REFERENCE_H_
 

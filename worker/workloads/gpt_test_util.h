@@ -1,4 +1,5 @@
-// What the gpt tests share: random inputs, the double reference's tolerance, and a model in both precisions.
+// What the gpt tests share: random inputs, the double reference's tolerance, and a model in both
+// precisions.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_TEST_UTIL_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_TEST_UTIL_H_
 
@@ -15,8 +16,8 @@
 
 namespace tessera {
 
-// Even in [-scale, scale), different for each `name`, and exact in float32, so that both precisions start from the same
-// numbers.
+// Even in [-scale, scale), different for each `name`, and exact in float32, so that both precisions
+// start from the same numbers.
 inline std::vector<float> RandomValues(const std::string& name, int64_t count, float scale = 1) {
   const RandomStream stream(1, StreamId(name));
   std::vector<float> values(static_cast<size_t>(count));

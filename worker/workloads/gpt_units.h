@@ -21,7 +21,8 @@ namespace tessera {
 struct GptPart {
   std::vector<std::string> fqns;  // in the order of kRootParameterNames or kBlockParameterNames
   std::vector<int> units;         // of each fqn
-  // What the part unshards for its own use: its units, each once, less those that the root holds for the whole step.
+  // What the part unshards for its own use: its units, each once, less those that the root holds
+  // for the whole step.
   std::vector<int> unshards;
   // The units whose last gradient of a backward pass this part writes.
   std::vector<int> reduces;
@@ -35,8 +36,8 @@ struct GptUnits {
   std::vector<int> Order(int64_t micro_batches) const;
 };
 
-// INVALID_ARGUMENT: the plan lacks a parameter of the model or has it in another shape. UNIMPLEMENTED: a unit is not
-// unsharded in float32.
+// INVALID_ARGUMENT: the plan lacks a parameter of the model or has it in another shape.
+// UNIMPLEMENTED: a unit is not unsharded in float32.
 absl::StatusOr<GptUnits> FindGptUnits(const v1::Plan& plan, const GptShape& shape);
 
 }  // namespace tessera

@@ -9,7 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "dnnl.hpp"
 
-// Of the OpenMP runtime that oneDNN computes with. Declared here, because <omp.h> belongs to one compiler.
+// Of the OpenMP runtime that oneDNN computes with. Declared here, because <omp.h> belongs to one
+// compiler.
 extern "C" void omp_set_num_threads(int threads);
 
 namespace tessera {
@@ -45,7 +46,8 @@ absl::Status CheckPositive(std::initializer_list<int64_t> extents) {
   return absl::OkStatus();
 }
 
-// The process's only CPU engine: kernels of one process share oneDNN's cache of compiled primitives.
+// The process's only CPU engine: kernels of one process share oneDNN's cache of compiled
+// primitives.
 const dnnl::engine& Engine() {
   static const dnnl::engine& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return engine;

@@ -1,19 +1,21 @@
-// Compiled oneDNN primitives for float32 on the CPU, behind absl::Status: oneDNN reports by exceptions, and none leaves
-// this file's functions. Tensors are row-major and contiguous.
+// Compiled oneDNN primitives for float32 on the CPU, behind absl::Status: oneDNN reports by
+// exceptions, and none leaves this file's functions. Tensors are row-major and contiguous.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto softmax, MakeSoftmax(rows, columns));
 //   TESSERA_RETURN_IF_ERROR(softmax->Run({{DNNL_ARG_SRC, scores}, {DNNL_ARG_DST, probabilities}}));
 //
-// A kernel is compiled once, for one shape, and run with any memory of that shape; it owns none of it. Which implementation
-// oneDNN chose is shown by DNNL_VERBOSE=1. Those used here were measured: inner product and matmul on plain layouts reach
-// 220-250 GFLOP/s a core with AVX-512 and 110-130 with AVX2; layer norm, GELU, softmax forward and exp are vectorised on
-// both; softmax and log-softmax backward are not on AVX2, so the layers do without these.
+// A kernel is compiled once, for one shape, and run with any memory of that shape; it owns none of
+// it. Which implementation oneDNN chose is shown by DNNL_VERBOSE=1. Those used here were measured:
+// inner product and matmul on plain layouts reach 220-250 GFLOP/s a core with AVX-512 and 110-130
+// with AVX2; layer norm, GELU, softmax forward and exp are vectorised on both; softmax and
+// log-softmax backward are not on AVX2, so the layers do without these.
 //
 // Errors of the Make functions and of Run:
 //   INVALID_ARGUMENT    an extent is not positive, or Run's arguments are not those of the kernel.
 //   RESOURCE_EXHAUSTED  out of memory.
 //   INTERNAL            oneDNN refused; the message has its reason.
-// Thread-safety: a kernel is used by one thread at a time; inside it computes with SetComputeThreads threads.
+// Thread-safety: a kernel is used by one thread at a time; inside it computes with
+// SetComputeThreads threads.
 #ifndef TESSERA_WORKER_WORKLOADS_ONEDNN_KERNEL_H_
 #define TESSERA_WORKER_WORKLOADS_ONEDNN_KERNEL_H_
 
@@ -27,8 +29,8 @@
 
 namespace tessera {
 
-// How many threads the process's kernels compute with. Call before any kernel is made: kernels are compiled for it. With
-// one thread the same inputs give the same bits, run after run.
+// How many threads compute what the calling thread runs. Call before any kernel is made: kernels
+// are compiled for it. With one thread the same inputs give the same bits, run after run.
 void SetComputeThreads(int threads);
 
 class OneDnnKernel {
@@ -44,7 +46,8 @@ class OneDnnKernel {
   OneDnnKernel(const OneDnnKernel&) = delete;
   OneDnnKernel& operator=(const OneDnnKernel&) = delete;
 
-  // Returns when the result is there. Every argument of the primitive is given, in any order. Allocates nothing.
+  // Returns when the result is there. Every argument of the primitive is given, in any order.
+  // Allocates no tensor.
   absl::Status Run(std::initializer_list<Argument> arguments);
 
  private:
@@ -59,7 +62,8 @@ enum class WeightOrder {
   kOutIn,  // [out, in], as an embedding that is used as the output layer
 };
 
-// output [rows, out] = input [rows, in] x weight + bias. Arguments: SRC, WEIGHTS, BIAS, DST and their DIFF_ counterparts.
+// output [rows, out] = input [rows, in] x weight + bias. Arguments: SRC, WEIGHTS, BIAS, DST and
+// their DIFF_ counterparts.
 struct LinearKernels {
   KernelPtr forward;
   KernelPtr backward_input;       // DIFF_SRC from WEIGHTS, DIFF_DST
@@ -68,23 +72,25 @@ struct LinearKernels {
 absl::StatusOr<LinearKernels> MakeLinear(int64_t rows, int64_t in, int64_t out, WeightOrder order,
                                          bool has_bias);
 
-// Over the last dimension of [rows, width]. forward: SRC, SCALE, SHIFT -> DST, MEAN, VARIANCE [rows].
-// backward: SRC, MEAN, VARIANCE, SCALE, SHIFT, DIFF_DST -> DIFF_SRC, DIFF_SCALE, DIFF_SHIFT.
+// Over the last dimension of [rows, width]. forward: SRC, SCALE, SHIFT -> DST, MEAN, VARIANCE
+// [rows]. backward: SRC, MEAN, VARIANCE, SCALE, SHIFT, DIFF_DST -> DIFF_SRC, DIFF_SCALE,
+// DIFF_SHIFT.
 struct LayerNormKernels {
   KernelPtr forward;
   KernelPtr backward;
 };
 absl::StatusOr<LayerNormKernels> MakeLayerNorm(int64_t rows, int64_t width, float epsilon);
 
-// GELU by the tanh approximation. forward: SRC -> DST. backward: SRC, DIFF_DST -> DIFF_SRC, which may be DIFF_DST's memory.
+// GELU by the tanh approximation. forward: SRC -> DST. backward: SRC, DIFF_DST -> DIFF_SRC, which
+// may be DIFF_DST's memory.
 struct GeluKernels {
   KernelPtr forward;
   KernelPtr backward;
 };
 absl::StatusOr<GeluKernels> MakeGelu(int64_t rows, int64_t width);
 
-// Of each of `groups` pairs: DST [m, n] = SRC [m, k] x WEIGHTS [k, n]. A transposed operand lies in memory as [k, m] or
-// [n, k].
+// Of each of `groups` pairs: DST [m, n] = SRC [m, k] x WEIGHTS [k, n]. A transposed operand lies in
+// memory as [k, m] or [n, k].
 struct MatmulShape {
   int64_t groups = 1;
   int64_t m = 0;

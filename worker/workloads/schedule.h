@@ -14,8 +14,9 @@ namespace tessera {
 //   warm-up   min(1, step / warmup_steps); 1 without warm-up
 //   factor    constant: 1
 //             cosine: f + (1 - f) x (1 + cos(pi p)) / 2, with f = final_lr_fraction and
-//             p = (step - warmup_steps) / (steps - warmup_steps), held within 0 and 1: 1 while warming up, f at the last
-//             step. A job that ends before its warm-up does never decays.
+//             p = (step - warmup_steps) / (steps - warmup_steps), held within 0 and 1: the
+//             factor is 1 while warming up and f at the last step. A job that ends before its
+//             warm-up does never decays.
 double LearningRate(const v1::OptimizerSpec& optimizer, int64_t step, int64_t steps);
 
 }  // namespace tessera

@@ -12,7 +12,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, ChannelOpt
   arguments.SetMaxReceiveMessageSize(64 << 20);
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // Finds a dead wire under a stream that is silent. The server allows a ping every 10 s, with or without calls.
+  // Finds a dead wire under a stream that is silent. The server allows a ping every 10 s, with or
+  // without calls.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

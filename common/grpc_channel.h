@@ -1,4 +1,5 @@
-// Channels to Tessera's servers, with the settings that common/grpc_server.h expects of its clients.
+// Channels to Tessera's servers, with the settings that common/grpc_server.h expects of its
+// clients.
 //
 //   auto stub = v1::JobService::NewStub(MakeChannel("127.0.0.1:4242"));
 #ifndef TESSERA_COMMON_GRPC_CHANNEL_H_

@@ -45,8 +45,9 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Costs as much as the heartbeats themselves with thousands of connections.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // Must allow what common/grpc_channel.cc sends. The server sends its own pings only every two hours (gRPC's default): a
-  // server that was stopped and continued would otherwise find its own pings overdue and drop every worker.
+  // Must allow what common/grpc_channel.cc sends. The server sends its own pings only every two
+  // hours (gRPC's default): a server that was stopped and continued would otherwise find its own
+  // pings overdue and drop every worker.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
@@ -67,9 +68,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
                                                               std::vector<NamedService> services) {
   TESSERA_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
   if (!options.allow_insecure && !IsLoopback(listen.host)) {
-    return InvalidField("--listen",
-                        absl::StrCat(listen.host, " is not loopback and there is no TLS; listen on "
-                                                  "127.0.0.1, or say --insecure to allow it"));
+    return InvalidField("--listen", absl::StrCat(listen.host,
+                                                 " is not loopback and there is no TLS; listen on "
+                                                 "127.0.0.1, or say --insecure to allow it"));
   }
   EnablePlugins();
   grpc::ServerBuilder builder;

@@ -1,9 +1,10 @@
-// A gRPC server with everything that Tessera's servers have in common: health, reflection, limits, keepalive, loopback only,
-// and an orderly end.
+// A gRPC server with everything that Tessera's servers have in common: health, reflection, limits,
+// keepalive, loopback only, and an orderly end.
 //
 //   JobService jobs(&coordinator);
-//   TESSERA_ASSIGN_OR_RETURN(auto server, GrpcServer::Start({.listen = "127.0.0.1:0"},
-//                                                          {{v1::JobService::service_full_name(), &jobs}}));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto server, GrpcServer::Start({.listen = "127.0.0.1:0"},
+//                                      {{v1::JobService::service_full_name(), &jobs}}));
 //   printf("listening %s\n", server->address().c_str());
 //   ...
 //   server->Shutdown(absl::Seconds(2));
@@ -56,7 +57,8 @@ class GrpcServer {
   // Health answers NOT_SERVING from now on; calls still work.
   void StopServing();
 
-  // StopServing, refuses new calls, waits up to `deadline` for the running ones and then cancels them.
+  // StopServing, refuses new calls, waits up to `deadline` for the running ones and then cancels
+  // them.
   void Shutdown(absl::Duration deadline);
 
  private:

@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-// Headers and trailers together may take 8 KiB by gRPC's default; a longer message would cost the whole status.
+// Headers and trailers together may take 8 KiB by gRPC's default; a longer message would cost the
+// whole status.
 constexpr size_t kMaxMessageBytes = 1024;
 constexpr char kCut[] = "...";
 
@@ -45,8 +46,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     google::rpc::BadRequest bad_request;
     auto* violation = bad_request.add_field_violations();
     violation->set_field(Bounded(field));
-    violation->set_description(
-        std::string(absl::StripPrefix(message, absl::StrCat(field, ": "))));
+    violation->set_description(std::string(absl::StripPrefix(message, absl::StrCat(field, ": "))));
     details.add_details()->PackFrom(bad_request);
   }
   if (absl::IsUnavailable(status)) {

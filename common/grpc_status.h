@@ -4,7 +4,8 @@
 //   return FromGrpcStatus(stub->GetJob(&context, request, &response));   // client
 //
 // An error travels with a google.rpc.Status in its details:
-//   ErrorInfo   always: domain "tessera"; reason as WithReason (common/errors.h) gave it, else the name of the code.
+//   ErrorInfo   always: domain "tessera"; reason as WithReason (common/errors.h) gave it, else the
+//               name of the code.
 //   BadRequest  where InvalidField gave a field: its path and the message.
 //   RetryInfo   for UNAVAILABLE: try again after a second.
 // Reason, field, code and message survive the way there and back.
@@ -20,7 +21,8 @@ inline constexpr char kErrorDomain[] = "tessera";
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Details that are missing, broken or of another domain are left out; code and message always come through.
+// Details that are missing, broken or of another domain are left out; code and message always come
+// through.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace tessera

@@ -1,18 +1,21 @@
-// The coordinator: owns the jobs, knows their members, and decides. Services translate; this acts. No gRPC in here.
+// The coordinator: owns the jobs, knows their members, and decides. Services translate; this acts.
+// No gRPC in here.
 //
 //   Coordinator coordinator({.clock = Clock::Real()});
 //   coordinator.CreateJob(request);                                  plans it; FORMING
 //   coordinator.Join(join_host, sink);                               the agent: Welcome, FormHost
-//   coordinator.Join(join_rank, sink);  coordinator.Receive(...)     workers: Welcome; RankReady -> StartStep to all
-//   coordinator.Tick();                                              every 100 ms: leases, deadlines, verdicts
+//   coordinator.Join(join_rank, sink);  coordinator.Receive(...)     workers: Welcome; RankReady -> StartStep
+//   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
-// Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of the pool that is large
-// enough. A job runs on one host. What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
+// Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
+// the pool that is large enough. A job runs on one host. What breaks a generation fails the job;
+// coordinator/verdict.h says whom it blames.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a restart.
+// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a
+// restart.
 //
-// Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the order of what they tell; a
-// sink may call back.
+// Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the
+// order of what they tell; a sink may call back.
 #ifndef TESSERA_COORDINATOR_COORDINATOR_H_
 #define TESSERA_COORDINATOR_COORDINATOR_H_
 
@@ -78,7 +81,8 @@ class Coordinator {
   // NOT_FOUND: no such job.
   absl::StatusOr<v1::JobStats> GetStats(const std::string& job);
 
-  // Members. Errors as in membership_service.proto. What the sink is sent may come before Join returns.
+  // Members. Errors as in membership_service.proto. What the sink is sent may come before Join
+  // returns.
   absl::StatusOr<MemberId> Join(const v1::AttendRequest& first, std::shared_ptr<MemberSink> sink);
   // An error ends the stream; the caller then calls StreamBroken.
   absl::Status Receive(MemberId member, const v1::AttendRequest& message);
@@ -90,7 +94,8 @@ class Coordinator {
 
   // Every 100 ms.
   void Tick();
-  // Cancels what lives, says so to members and watchers, and refuses everything new with UNAVAILABLE.
+  // Cancels what lives, says so to members and watchers, and refuses everything new with
+  // UNAVAILABLE.
   void Shutdown();
 
  private:

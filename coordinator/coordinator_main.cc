@@ -65,7 +65,8 @@ class Ticker {
   std::jthread thread_;  // last: it ends before what it uses
 };
 
-// The signals that end the process, blocked in every thread so that Wait alone takes them. Make it before any thread.
+// The signals that end the process, blocked in every thread so that Wait alone takes them. Make it
+// before any thread.
 class EndSignals {
  public:
   EndSignals() {

@@ -1,11 +1,13 @@
-// What watchers of one job see: its states and its training loop's lines, in the order in which they happened.
+// What watchers of one job see: its states and its training loop's lines, in the order in which
+// they happened.
 //
 //   EventLog log;
 //   log.Append(event);                                   the facade
 //   EventLog::Batch batch = log.Read(cursor, 64);        a watcher; goes on at batch.next
 //
-// Holds the last `max_events` events; a watcher that comes later than that misses the oldest. A watcher is woken after
-// events were appended and reads at its own pace, so a slow one costs no memory.
+// Holds the last `max_events` events; a watcher that comes later than that misses the oldest. A
+// watcher is woken after events were appended and reads at its own pace, so a slow one costs no
+// memory.
 //
 // Thread-safe. Wake calls watchers and holds no lock while it does.
 #ifndef TESSERA_COORDINATOR_EVENT_LOG_H_

@@ -8,7 +8,8 @@
 //   any state that is not an end -> FAILED, CANCELLED
 // A state that has ended never changes again. RECOVERING has no way in yet.
 //
-// Pure: no clock, no lock. Every transition returns FAILED_PRECONDITION, and changes nothing, where it is not on the list.
+// Pure: no clock, no lock. Every transition returns FAILED_PRECONDITION, and changes nothing, where
+// it is not on the list.
 #ifndef TESSERA_COORDINATOR_JOB_H_
 #define TESSERA_COORDINATOR_JOB_H_
 

@@ -47,7 +47,8 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
   void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
 
  private:
-  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who acts.
+  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who
+  // acts.
   void Pump() {
     bool finish = false;
     {

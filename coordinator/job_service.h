@@ -1,5 +1,5 @@
-// JobService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as job_service.proto.
-// Thread-safe. The coordinator must outlive it.
+// JobService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as
+// job_service.proto. Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_JOB_SERVICE_H_
 #define TESSERA_COORDINATOR_JOB_SERVICE_H_
 

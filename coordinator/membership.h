@@ -1,4 +1,5 @@
-// Who is there: hosts and ranks, their incarnations and leases, and which generation of which job they serve.
+// Who is there: hosts and ranks, their incarnations and leases, and which generation of which job
+// they serve.
 //
 //   Membership members({});
 //   const MemberId agent = members.AddHost(join_host, lease);
@@ -7,14 +8,17 @@
 //   members.Advance(clock.Now());
 //   for (MemberId lost : members.Expired()) ...
 //
-// Time. Leases and deadlines count steady time: it goes on with the clock, but where two calls of Advance lie further apart
-// than `pause`, this process was itself stopped and the gap counts as one tick. So the coordinator's own pause expires
-// nobody's lease and no deadline. A lease is therefore noticed up to two ticks late.
+// Time. Leases and deadlines count steady time: it goes on with the clock, but where two calls of
+// Advance lie further apart than `pause`, this process was itself stopped and the gap counts as one
+// tick. So the coordinator's own pause expires nobody's lease and no deadline. A lease is therefore
+// noticed up to two ticks late.
 //
-// A generation is one membership of a job: one host (there is no data path between hosts yet) and world_size ranks. Numbers
-// of a job name only grow, also over jobs that take the name again, so that a late worker of an old one is refused.
+// A generation is one membership of a job: one host (there is no data path between hosts yet) and
+// world_size ranks. Numbers of a job name only grow, also over jobs that take the name again, so
+// that a late worker of an old one is refused.
 //
-// A member is one attended stream. It stays until Remove, or until its job's generation ends and it is let go (End).
+// A member is one attended stream. It stays until Remove, or until its job's generation ends and it
+// is let go (End).
 //
 // Pure: no lock, log or I/O; the caller locks.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_H_
@@ -96,12 +100,14 @@ class Membership {
   // A host stops waiting and serves `job`.
   void Reserve(MemberId host, const std::string& job);
 
-  // Begins a generation of the host's job: ranks 0 .. world_size-1 are missing. The host's lease becomes at least `lease`.
+  // Begins a generation of the host's job: ranks 0 .. world_size-1 are missing. The host's lease
+  // becomes at least `lease`.
   int64_t Form(const std::string& job, MemberId host, int world_size, absl::Duration lease);
-  // NOT_FOUND: no such rank. FAILED_PRECONDITION (STALE_GENERATION): not the live generation. ABORTED (RANK_TAKEN): another
-  // process has, or had, the rank.
+  // NOT_FOUND: no such rank. FAILED_PRECONDITION (STALE_GENERATION): not the live generation.
+  // ABORTED (RANK_TAKEN): another process has, or had, the rank.
   absl::StatusOr<MemberId> AddRank(const v1::JoinRank& join, absl::Duration lease);
-  // Whether a message is of a rank of the live generation. FAILED_PRECONDITION (STALE_GENERATION): it is not.
+  // Whether a message is of a rank of the live generation. FAILED_PRECONDITION (STALE_GENERATION):
+  // it is not.
   absl::Status CheckRank(const std::string& job, int64_t generation, int rank,
                          const std::string& incarnation) const;
   absl::Status CheckGeneration(const std::string& job, int64_t generation) const;
@@ -119,7 +125,8 @@ class Membership {
   void Heard(MemberId id);
   // Members whose lease has ended; hosts first. They stay members until removed.
   std::vector<MemberId> Expired() const;
-  // True where the host of a live generation has been silent for half its lease or more: then its silent ranks are not to blame.
+  // True where the host of a live generation has been silent for half its lease or more: then its
+  // silent ranks are not to blame.
   bool HostIsSilent(const std::string& job) const;
 
   // The member's stream is over; its rank is kGone unless it was kDone.

@@ -13,7 +13,8 @@
 namespace tessera {
 namespace {
 
-// One member's stream. Messages out are queued and written one after the other; no thread waits for a member.
+// One member's stream. Messages out are queued and written one after the other; no thread waits for
+// a member.
 class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>,
                             public MemberSink,
                             public std::enable_shared_from_this<AttendReactor> {
@@ -71,7 +72,8 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
     Pump();
   }
 
-  // The failed read that follows tells the coordinator, from the thread that also delivers messages.
+  // The failed read that follows tells the coordinator, from the thread that also delivers
+  // messages.
   void OnCancel() override { Close(absl::CancelledError("the member went away")); }
 
   void OnDone() override { const std::shared_ptr<AttendReactor> last = std::move(self_); }
@@ -82,7 +84,8 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
     Close(absl::OkStatus());
   }
 
-  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who acts.
+  // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who
+  // acts.
   void Pump() {
     absl::Status status;
     bool finish = false;

@@ -1,6 +1,6 @@
-// MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else is kept. ListUnits answers
-// with bytes that were serialized once, when the job was planned. Errors: as membership_service.proto.
-// Thread-safe. The coordinator must outlive it.
+// MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else
+// is kept. ListUnits answers with bytes that were serialized once, when the job was planned.
+// Errors: as membership_service.proto. Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 

@@ -1,5 +1,5 @@
-// PlanService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as plan_service.proto.
-// Thread-safe. The coordinator must outlive it.
+// PlanService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as
+// plan_service.proto. Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_PLAN_SERVICE_H_
 #define TESSERA_COORDINATOR_PLAN_SERVICE_H_
 

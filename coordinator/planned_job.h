@@ -1,8 +1,8 @@
-// A job's plan on one world size, ready to be handed out: headers without units, units in pages, and each rank's assignment.
-// Made once, outside any lock, and then only read.
+// A job's plan on one world size, ready to be handed out: headers without units, units in pages,
+// and each rank's assignment. Made once, outside any lock, and then only read.
 //
-//   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const PlannedJob> planned, PlannedJob::Create(resolved, /*world_size=*/2));
-//   TESSERA_ASSIGN_OR_RETURN(const auto page, planned->SerializedPage(""));   the same bytes for every rank
+//   TESSERA_ASSIGN_OR_RETURN(auto planned, PlannedJob::Create(resolved, /*world_size=*/2));
+//   TESSERA_ASSIGN_OR_RETURN(auto page, planned->SerializedPage(""));   same bytes for every rank
 //
 // Thread-safety: immutable.
 #ifndef TESSERA_COORDINATOR_PLANNED_JOB_H_
@@ -40,11 +40,12 @@ class PlannedJob {
   // Plan, layout and forecast without the units.
   v1::GetPlanResponse Header() const;
 
-  // A serialized ListUnitsResponse. INVALID_ARGUMENT (field page_token): not "" and not from an earlier page of this layout.
+  // A serialized ListUnitsResponse. INVALID_ARGUMENT (field page_token): not "" and not from an
+  // earlier page of this layout.
   absl::StatusOr<std::shared_ptr<const std::string>> SerializedPage(absl::string_view token) const;
 
-  // At most `page_size` units (0: as many as fit) and at most kMaxPageBytes. INVALID_ARGUMENT: as SerializedPage, or a
-  // negative page_size.
+  // At most `page_size` units (0: as many as fit) and at most kMaxPageBytes. INVALID_ARGUMENT: as
+  // SerializedPage, or a negative page_size.
   absl::StatusOr<v1::ListPlanUnitsResponse> Page(int page_size, absl::string_view token) const;
 
   // What the agent of the one host is told.

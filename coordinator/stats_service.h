@@ -1,5 +1,5 @@
-// StatsService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as stats_service.proto.
-// Thread-safe. The coordinator must outlive it.
+// StatsService over gRPC: translates for the Coordinator and holds no state of its own. Errors: as
+// stats_service.proto. Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_STATS_SERVICE_H_
 #define TESSERA_COORDINATOR_STATS_SERVICE_H_
 

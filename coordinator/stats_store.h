@@ -1,5 +1,6 @@
-// What the ranks of one generation measured: for each unit, operation and rank the newest sample, summarised over ranks when
-// asked. Its memory is units x operations x ranks and does not grow with time.
+// What the ranks of one generation measured: for each unit, operation and rank the newest sample,
+// summarised over ranks when asked. Its memory is units x operations x ranks and does not grow with
+// time.
 //
 //   StatsStore stats(/*units=*/5, /*ranks=*/2);
 //   TESSERA_RETURN_IF_ERROR(stats.Record(/*rank=*/1, samples));
@@ -23,13 +24,14 @@ class StatsStore {
  public:
   StatsStore(int units, int ranks) : units_(units), ranks_(ranks) {}
 
-  // All of the samples or, if one is wrong, none. INVALID_ARGUMENT: no such rank, unit or operation, or a figure that is
-  // negative or not finite.
+  // All of the samples or, if one is wrong, none. INVALID_ARGUMENT: no such rank, unit or
+  // operation, or a figure that is negative or not finite.
   absl::Status Record(int rank,
                       const google::protobuf::RepeatedPtrField<v1::OperationSample>& samples);
 
-  // Minimum, median and maximum over ranks of each rank's median; for an even number of ranks the median is the mean of the
-  // middle two. The slowest rank is the lowest of those with the maximum. Operations that no rank did are left out.
+  // Minimum, median and maximum over ranks of each rank's median; for an even number of ranks the
+  // median is the mean of the middle two. The slowest rank is the lowest of those with the maximum.
+  // Operations that no rank did are left out.
   std::vector<v1::OperationStats> Summarise(int unit) const;
 
  private:

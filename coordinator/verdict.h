@@ -1,21 +1,24 @@
-// Who is to blame when a generation breaks. One death reaches the coordinator as several messages, on several streams and in
-// any order: the dead rank's stream breaks, its peers leave and name it, the agent reports how the process ended. The verdict
-// waits a short grace for them and then takes the best, not the first.
+// Who is to blame when a generation breaks. One death reaches the coordinator as several messages,
+// on several streams and in any order: the dead rank's stream breaks, its peers leave and name it,
+// the agent reports how the process ended. The verdict waits a short grace for them and then takes
+// the best, not the first.
 //
 //   Verdict verdict({.grace = absl::Milliseconds(300)});
 //   verdict.RankBroke(1, "node-a", now);
-//   verdict.RankLeft(0, "node-a", absl::UnavailableError("rank 1 is gone"), /*blamed_rank=*/1, now);
+//   verdict.RankLeft(0, "node-a", absl::UnavailableError("rank 1 is gone"), /*blamed=*/1, now);
 //   if (auto blame = verdict.Decide(later)) ...   rank 1
 //
 // From the best evidence to the weakest:
-//   1. the host: its agent's stream broke, its lease ended, or it left. Its ranks die with it, so it needs no grace;
+//   1. the host: its agent's stream broke, its lease ended, or it left. Its ranks die with it, so
+//      it needs no grace;
 //   2. the agent saw the rank's process end badly (signal or exit code);
 //   3. another rank left and blamed it;
 //   4. its stream broke without leave;
 //   5. its lease ended;
 //   6. it left with an error of its own, or without having finished.
-// Equal evidence goes to the rank that most others blame, then to what came first. A rank that left blaming another is a
-// victim: how its process ended does not count. If the blamed rank left with an error of its own, that error is the reason.
+// Equal evidence goes to the rank that most others blame, then to what came first. A rank that left
+// blaming another is a victim: how its process ended does not count. If the blamed rank left with
+// an error of its own, that error is the reason.
 //
 // Pure; times are the caller's.
 #ifndef TESSERA_COORDINATOR_VERDICT_H_
@@ -42,8 +45,8 @@ class Verdict {
   };
   explicit Verdict(Options options) : options_(options) {}
 
-  // `why`: what happened to the host's agent, e.g. "its agent (pid 7) is gone". Ignored as a consequence if the agent had
-  // already reported a process that ended badly.
+  // `why`: what happened to the host's agent, e.g. "its agent (pid 7) is gone". Ignored as a
+  // consequence if the agent had already reported a process that ended badly.
   void HostLost(absl::string_view host, absl::string_view why, absl::Time now);
   // The agent left. blamed_rank: whom it holds responsible.
   void HostLeft(absl::string_view host, const absl::Status& status, std::optional<int> blamed_rank,

@@ -18,7 +18,8 @@ const absl::Duration kGrace = absl::Milliseconds(300);
 
 using Event = std::function<void(Verdict&)>;
 
-// Plays `events` in every order and expects each time the same rank (none: a host) and a reason with `words`.
+// Plays `events` in every order and expects each time the same rank (none: a host) and a reason
+// with `words`.
 void ExpectInEveryOrder(const std::vector<Event>& events, std::optional<int> rank,
                         const std::string& words) {
   std::vector<int> order(events.size());

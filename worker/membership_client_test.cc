@@ -1,12 +1,17 @@
 #include "worker/membership_client.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <future>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/unique_fd.h"
 #include "worker/fake_membership_service.h"
 
 namespace tessera {
@@ -242,6 +247,25 @@ TEST_F(MembershipClientTest, CallsOutOfPlaceAreRefused) {
   ASSERT_TRUE(Join().ok());
   EXPECT_EQ(client_->JoinRank(RankOne(), kLong, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// Once the last channel of a process was released by gRPC's own thread, which then polled a queue that was gone.
+TEST(MembershipClientLifetimeTest, ADroppedReportReleasesItsChannelOnTheDroppersThread) {
+  // Accepts connections and never answers. No server of gRPC's lives in this process meanwhile.
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(listener.get(), 1000), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string target = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  for (int i = 0; i < 200; ++i) {
+    std::unique_ptr<MembershipClient> client = CreateMembershipClient(target);
+    client->ReportStats(ReportOfStep(1));
+    client.reset();
+  }
 }
 
 }  // namespace

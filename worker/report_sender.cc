@@ -33,15 +33,16 @@ class ReportSender::Impl {
       : stub_(v1::MembershipService::NewStub(std::move(channel))) {}
 
   ~Impl() {
-    std::shared_ptr<Call> call;
+    Call* call = nullptr;
     {
       MutexLock lock(mutex_);
       stopping_ = true;
-      call = call_;
+      call = call_.get();
     }
+    // It stays where it is: nothing follows it any more.
     if (call != nullptr) call->context.TryCancel();
     MutexLock lock(mutex_);
-    while (call_ != nullptr) changed_.Wait(lock);
+    while (under_way_) changed_.Wait(lock);
   }
 
   void Add(v1::ReportStatsRequest report) {
@@ -57,7 +58,7 @@ class ReportSender::Impl {
     for (int attempt = 0; attempt < 2; ++attempt) {
       SendNext();
       MutexLock lock(mutex_);
-      while (call_ != nullptr) {
+      while (under_way_) {
         const absl::Duration left = deadline - Clock::Real()->Now();
         if (left <= absl::ZeroDuration()) return;
         changed_.WaitFor(lock, left);
@@ -73,51 +74,51 @@ class ReportSender::Impl {
   };
 
   void SendNext() {
-    std::shared_ptr<Call> call;
+    Call* call = nullptr;
     {
       MutexLock lock(mutex_);
-      if (call_ != nullptr) return;
-      call = NextLocked();
+      if (!under_way_) call = NextLocked();
     }
-    if (call != nullptr) Issue(std::move(call));
+    if (call != nullptr) Issue(call);
   }
 
-  // The call to make now, as the one under way; null where there is nothing to send.
-  std::shared_ptr<Call> NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    call_ = nullptr;
+  // The call to make now, in the place of the last one; null where there is nothing to send.
+  Call* NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (stopping_ || buffer_.empty()) return nullptr;
-    call_ = std::make_shared<Call>();
+    call_ = std::make_unique<Call>();
     call_->request = buffer_.Take();
     call_->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-    return call_;
+    under_way_ = true;
+    return call_.get();
   }
 
-  // The callback's copy keeps the call alive until gRPC is done with it.
-  void Issue(std::shared_ptr<Call> call) {
+  // The callback does not own the call. A ClientContext holds its channel, and a process's last channel must not be released
+  // by gRPC's own thread: that thread polls a queue which goes with it.
+  void Issue(Call* call) {
     stub_->async()->ReportStats(
         &call->context, &call->request, &call->response,
-        [this, call](const grpc::Status& status) { Finish(*call, FromGrpcStatus(status)); });
+        [this, call](const grpc::Status& status) { Finish(call, FromGrpcStatus(status)); });
   }
 
-  void Finish(Call& call, const absl::Status& status) {
+  void Finish(Call* call, const absl::Status& status) {
     const bool again = IsWorthAnotherTry(status);
     if (!status.ok() && !again && !absl::IsCancelled(status) && !complained_.exchange(true)) {
       LogError(absl::StrCat("a report was refused: ", status.ToString()));
     }
-    std::shared_ptr<Call> next;
+    Call* next = nullptr;
     {
       MutexLock lock(mutex_);
+      under_way_ = false;
       if (again) {
         // It waits for the next report, so that a coordinator that is away is not called in a loop.
-        buffer_.PutBack(std::move(call.request));
-        call_ = nullptr;
+        buffer_.PutBack(std::move(call->request));
       } else {
         next = NextLocked();
       }
       // Without a call under way the destructor may go on as soon as the lock is free.
       if (next == nullptr) changed_.NotifyAll();
     }
-    if (next != nullptr) Issue(std::move(next));
+    if (next != nullptr) Issue(next);
   }
 
   const std::unique_ptr<v1::MembershipService::Stub> stub_;
@@ -125,7 +126,8 @@ class ReportSender::Impl {
   Mutex mutex_;
   CondVar changed_;
   ReportBuffer buffer_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // under way
+  std::unique_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // the last one
+  bool under_way_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> complained_ = false;

@@ -2,9 +2,8 @@
 //
 //   Client client("127.0.0.1:4020");
 //   TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, /*validate_only=*/false));
-//   TESSERA_ASSIGN_OR_RETURN(const v1::Job ended,
-//                            client.WatchJob(job.name(), [](const v1::WatchJobResponse& event) {
-//                            ... }));
+//   const auto print = [](const v1::WatchJobResponse& event) { ... };
+//   TESSERA_ASSIGN_OR_RETURN(const v1::Job ended, client.WatchJob(job.name(), print));
 //
 // Every call has a deadline. UNAVAILABLE is tried again, at most 5 attempts with growing pauses,
 // and nothing else is; CreateJob carries a request id, so that a repeated call creates one job.

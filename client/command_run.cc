@@ -15,7 +15,8 @@
 namespace tessera {
 namespace {
 
-// The job as it will be sent, with everything about it checked that can be before a process is started.
+// The job as it will be sent, with everything about it checked that can be before a process is
+// started.
 absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec loaded, LoadJob(input));
   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, ResolveJobSpec(std::move(loaded)));

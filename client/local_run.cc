@@ -20,7 +20,8 @@ namespace {
 
 // How long the agent may take to end by itself after its job has.
 constexpr absl::Duration kPatience = absl::Seconds(5);
-// The same after a signal. With kCancelWait and the cluster's own grace this stays under five seconds.
+// The same after a signal. With kCancelWait and the cluster's own grace this stays under five
+// seconds.
 constexpr absl::Duration kInterruptedPatience = absl::Milliseconds(500);
 // How long a cancelled job may take to end.
 constexpr absl::Duration kCancelWait = absl::Milliseconds(1500);

@@ -3,8 +3,8 @@
 //   LocalRun run(resolved_spec, binaries);
 //   return run.Run();
 //
-// One thread (the caller's) starts processes, hears signals and sees processes end; another speaks to the coordinator.
-// Thread-safety: Run is called once, from the process's main thread.
+// One thread (the caller's) starts processes, hears signals and sees processes end; another speaks
+// to the coordinator. Thread-safety: Run is called once, from the process's main thread.
 #ifndef TESSERA_CLIENT_LOCAL_RUN_H_
 #define TESSERA_CLIENT_LOCAL_RUN_H_
 
@@ -33,9 +33,10 @@ class LocalRun {
       : spec_(std::move(spec)), binaries_(std::move(binaries)) {}
   ~LocalRun();
 
-  // Prints `coordinator HOST:PORT`, progress and, after a job that SUCCEEDED, the tables and the export's path. Returns the
-  // exit code: 0 SUCCEEDED, 1 FAILED or CANCELLED, 128 + number after a signal (the first cancels the job at once, a second
-  // kills), else as Report. Every process that it started has ended.
+  // Prints `coordinator HOST:PORT`, progress and, after a job that SUCCEEDED, the tables and the
+  // export's path. Returns the exit code: 0 SUCCEEDED, 1 FAILED or CANCELLED, 128 + number after a
+  // signal (the first cancels the job at once, a second kills), else as Report. Every process that
+  // it started has ended.
   int Run();
 
  private:
@@ -46,7 +47,8 @@ class LocalRun {
   // Creates the job, then watches it. Runs in job_thread_.
   void FollowJob();
   void SetStage(Stage stage);
-  // Handles signals and the ends of processes until the job has ended or there is nothing more to wait for.
+  // Handles signals and the ends of processes until the job has ended or there is nothing more to
+  // wait for.
   absl::Status WaitForEnd();
   absl::Status OnWake();
   void OnSignal();

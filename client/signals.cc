@@ -13,7 +13,8 @@ absl::StatusOr<EndSignals> EndSignals::Block() {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    // A shell starts background commands with SIGINT ignored, and an ignored signal is never queued.
+    // A shell starts background commands with SIGINT ignored, and an ignored signal is never
+    // queued.
     signal(number, SIG_DFL);
     sigaddset(&set, number);
   }

@@ -1,4 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP as something to poll, so that a program ends its children in its own code.
+// SIGINT, SIGTERM and SIGHUP as something to poll, so that a program ends its children in its own
+// code.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const EndSignals signals, EndSignals::Block());
 //   ... poll signals.fd(); readable: const int number = signals.Take(); ...

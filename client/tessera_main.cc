@@ -22,8 +22,8 @@ void AddVersionCommand(CLI::App& app, Command* chosen) {
   });
 }
 
-// Fills `chosen`, or returns the exit code: 0 after --help, 2 for a command line that is wrong. CLI11 throws; nothing gets
-// out of here.
+// Fills `chosen`, or returns the exit code: 0 after --help, 2 for a command line that is wrong.
+// CLI11 throws; nothing gets out of here.
 int Parse(int argc, char** argv, CLI::App& app, Command* chosen) {
   try {
     app.parse(argc, argv);

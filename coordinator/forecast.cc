@@ -50,9 +50,11 @@ v1::HostForecast ForecastHost(const v1::Layout& layout, int local_ranks) {
   for (const v1::Slot& slot : layout.unsharded_slots()) {
     unsharded_end = std::max(unsharded_end, slot.offset_bytes() + slot.bytes());
   }
-  host.set_mapped_bytes(RoundUp(unsharded_end, kPageBytes) +
-                        RoundUp(local_ranks * layout.gradient_stride_bytes(), kPageBytes) +
-                        RoundUp(host.control_bytes(), kPageBytes));
+  host.set_unsharded_file_bytes(RoundUp(unsharded_end, kPageBytes));
+  host.set_gradient_file_bytes(RoundUp(local_ranks * layout.gradient_stride_bytes(), kPageBytes));
+  host.set_control_file_bytes(RoundUp(host.control_bytes(), kPageBytes));
+  host.set_mapped_bytes(host.unsharded_file_bytes() + host.gradient_file_bytes() +
+                        host.control_file_bytes());
   return host;
 }
 

@@ -290,6 +290,10 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
             unsharded.sum() + ranks * gradients.sum() + host.control_bytes());
   EXPECT_EQ(host.mapped_bytes(), RoundUp(unsharded.CheckedEnd(), 4096) +
                                      ranks * layout.gradient_stride_bytes() + host.control_bytes());
+  EXPECT_EQ(host.unsharded_file_bytes(), RoundUp(unsharded.CheckedEnd(), 4096));
+  EXPECT_EQ(host.gradient_file_bytes(), ranks * layout.gradient_stride_bytes());
+  EXPECT_EQ(host.unsharded_file_bytes() + host.gradient_file_bytes() + host.control_file_bytes(),
+            host.mapped_bytes());
   EXPECT_EQ(planned.forecast.wire_bytes_per_step(), wire);
 }
 

@@ -1,6 +1,7 @@
-"""Counts what tests/run_all ran. Its last line is `N passed, M failed`; exits with 0 only if N > 0 and M is 0.
+"""Counts what tests/run_all ran.
 
-The folder given holds what the runs left: targets.txt (every Bazel test target), bazel.json (Bazel's build events),
+Its last line is `N passed, M failed`; it exits with 0 only if N > 0 and M is 0. The folder given
+holds what the runs left: targets.txt (every Bazel test target), bazel.json (Bazel's build events),
 pytest.xml (JUnit), and broken.* (a line for something that could not be run at all).
 """
 
@@ -45,11 +46,15 @@ def bazel_results(folder):
             for output in event["testResult"].get("testActionOutput", []):
                 if output["name"] == "test.xml":
                     url = urllib.parse.urlparse(output["uri"])
-                    files[identity["testResult"]["label"]].append(urllib.request.url2pathname(url.path))
+                    files[identity["testResult"]["label"]].append(
+                        urllib.request.url2pathname(url.path)
+                    )
     targets_path = folder / "targets.txt"
     targets = targets_path.read_text(encoding="utf-8").split() if targets_path.exists() else []
-    return {target: (statuses.get(target, "NOT RUN"), files[target])
-            for target in sorted(set(targets) | set(statuses))}
+    return {
+        target: (statuses.get(target, "NOT RUN"), files[target])
+        for target in sorted(set(targets) | set(statuses))
+    }
 
 
 def count_target(target, status, xml_paths):

@@ -9,9 +9,12 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("count_results.py")
 
-PASSING = '<testsuites><testsuite><testcase name="A" classname="T"/><testcase name="B" classname="T"/></testsuite></testsuites>'
-FAILING = '<testsuite><testcase name="A" classname="T"><failure message="x"/></testcase><testcase name="B" classname="T"/></testsuite>'
-SKIPPING = '<testsuite><testcase name="A" classname="T"><skipped message="no GPU\n here"/></testcase></testsuite>'
+CASE_A = '<testcase name="A" classname="T">{}</testcase>'
+CASE_B = '<testcase name="B" classname="T"/>'
+PASSING = f"<testsuites><testsuite>{CASE_A.format('')}{CASE_B}</testsuite></testsuites>"
+FAILING = f"<testsuite>{CASE_A.format('<failure/>')}{CASE_B}</testsuite>"
+SKIPPED = '<skipped message="no GPU\n here"/>'
+SKIPPING = f"<testsuite>{CASE_A.format(SKIPPED)}</testsuite>"
 
 
 class Results:
@@ -22,12 +25,20 @@ class Results:
     def target(self, label, status="PASSED", xml=None):
         self._targets.append(label)
         if status is not None:
-            self._events.append({"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}})
+            self._events.append(
+                {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}}
+            )
         if xml is not None:
             path = self.folder / f"test {len(self._targets)}.xml"
             path.write_text(xml, encoding="utf-8")
-            self._events.append({"id": {"testResult": {"label": label}},
-                                 "testResult": {"testActionOutput": [{"name": "test.xml", "uri": path.as_uri()}]}})
+            self._events.append(
+                {
+                    "id": {"testResult": {"label": label}},
+                    "testResult": {
+                        "testActionOutput": [{"name": "test.xml", "uri": path.as_uri()}]
+                    },
+                }
+            )
         return self
 
     def pytest(self, xml=PASSING):
@@ -40,8 +51,12 @@ class Results:
 
     def count(self):
         (self.folder / "targets.txt").write_text("\n".join(self._targets), encoding="utf-8")
-        (self.folder / "bazel.json").write_text("\n".join(map(json.dumps, self._events)), encoding="utf-8")
-        done = subprocess.run([sys.executable, "-B", SCRIPT, self.folder], capture_output=True, text=True, check=False)
+        (self.folder / "bazel.json").write_text(
+            "\n".join(map(json.dumps, self._events)), encoding="utf-8"
+        )
+        done = subprocess.run(
+            [sys.executable, "-B", SCRIPT, self.folder], capture_output=True, text=True, check=False
+        )
         assert done.stderr == ""
         return done.returncode, done.stdout.splitlines()
 
@@ -60,7 +75,9 @@ def test_a_test_without_cases_is_one(results):
 
 
 def test_names_failures_and_skips(results):
-    code, lines = results.target("//a:t", "FAILED", FAILING).target("//b:t", xml=SKIPPING).pytest().count()
+    code, lines = (
+        results.target("//a:t", "FAILED", FAILING).target("//b:t", xml=SKIPPING).pytest().count()
+    )
     assert code == 1
     assert lines == ["FAILED //a:t T.A", "SKIPPED //b:t T.A: no GPU here", "3 passed, 1 failed"]
 

@@ -30,9 +30,10 @@ v1::AttendResponse FormOf(int ranks) {
   form.set_job("job");
   form.set_generation(1);
   form.mutable_spec()->set_name("job");
-  form.mutable_host_forecast()->set_unsharded_bytes(3 * 4096);
-  form.mutable_host_forecast()->set_unsharded_gradient_bytes(2 * 4096);
-  form.mutable_host_forecast()->set_control_bytes(4096);
+  form.mutable_host_forecast()->set_unsharded_file_bytes(3 * 4096);
+  form.mutable_host_forecast()->set_gradient_file_bytes(2 * 4096);
+  form.mutable_host_forecast()->set_control_file_bytes(4096);
+  form.mutable_host_forecast()->set_mapped_bytes(6 * 4096);
   for (int rank = 0; rank < ranks; ++rank) {
     v1::Assignment& assignment = *form.add_assignments();
     assignment.set_rank(rank);
@@ -271,13 +272,13 @@ TEST_F(AgentTest, AJobThatDoesNotFitIsLeftWithTheFigures) {
   Start(Options({"check", "check"}));
   service_.AwaitRequest(IsJoin);
   v1::AttendResponse form = FormOf(2);
-  form.mutable_form_host()->mutable_host_forecast()->set_unsharded_bytes(int64_t{1} << 60);
+  form.mutable_form_host()->mutable_host_forecast()->set_mapped_bytes(int64_t{1} << 60);
   service_.Send(form);
   EXPECT_EQ(Result(), Agent::kFailed);
   const v1::Leave leave = service_.AwaitRequest(IsLeave).leave();
   EXPECT_EQ(leave.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
-  // 2^60, and the other files: 2 + 1 pages shared and 1 + 2 of the ranks.
-  EXPECT_NE(leave.message().find("needs 1152921504606871552 bytes"), std::string::npos)
+  // 2^60 shared, and 1 + 2 pages of the ranks.
+  EXPECT_NE(leave.message().find("needs 1152921504606859264 bytes"), std::string::npos)
       << leave.message();
 }
 

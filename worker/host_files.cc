@@ -4,17 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/control_file.h"
 #include "common/status_macros.h"
 #include "worker/host_memory.h"
 
 namespace tessera {
 
 int64_t HostFilesBytes(const v1::FormHost& form) {
-  const v1::HostForecast& host = form.host_forecast();
-  int64_t bytes = RoundUp(host.unsharded_bytes(), kPageBytes) +
-                  RoundUp(host.unsharded_gradient_bytes(), kPageBytes) +
-                  RoundUp(host.control_bytes(), kPageBytes);
+  int64_t bytes = form.host_forecast().mapped_bytes();
   for (const v1::RankForecast& rank : form.rank_forecasts()) bytes += rank.mapped_bytes();
   return bytes;
 }
@@ -23,9 +19,9 @@ absl::StatusOr<HostFiles> CreateHostFiles(const v1::FormHost& form) {
   TESSERA_RETURN_IF_ERROR(CheckHostMemory(HostFilesBytes(form), ReadHostMemory()));
   const v1::HostForecast& host = form.host_forecast();
   const std::pair<const char*, int64_t> shared[] = {
-      {kUnshardedFileName, host.unsharded_bytes()},
-      {kGradientFileName, host.unsharded_gradient_bytes()},
-      {kControlFileName, host.control_bytes()},
+      {kUnshardedFileName, host.unsharded_file_bytes()},
+      {kGradientFileName, host.gradient_file_bytes()},
+      {kControlFileName, host.control_file_bytes()},
   };
   HostFiles files;
   for (const auto& [name, bytes] : shared) {

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/control_file.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
 #include "common/mutex.h"
@@ -53,6 +55,28 @@ absl::StatusOr<std::shared_ptr<HostMemory>> MapMemory(AgentHandoff handoff) {
     TESSERA_ASSIGN_OR_RETURN(memory->mappings[i], file.Map());
   }
   return memory;
+}
+
+// A mapping shorter than what the layout places in it would be a SIGBUS, or another rank's bytes, at some later step.
+absl::Status CheckLengths(const HostMemory& memory) {
+  const v1::AgentHello& hello = memory.handoff.hello;
+  const v1::Layout& layout = hello.layout();
+  const int64_t ranks = hello.assignment().local_world_size();
+  int64_t unsharded = 0;
+  for (const v1::Slot& slot : layout.unsharded_slots()) {
+    unsharded = std::max(unsharded, slot.offset_bytes() + slot.bytes());
+  }
+  const int64_t needed[kHandoffFiles] = {
+      unsharded, ranks * layout.gradient_stride_bytes(),
+      ControlFileBytes(ranks, layout.unsharded_slots_size(), layout.gradient_slots_size()),
+      layout.rank_file().total_bytes()};
+  for (int i = 0; i < kHandoffFiles; ++i) {
+    if (memory.mappings[i].bytes() >= needed[i]) continue;
+    return absl::InternalError(absl::StrCat("memory file ", i, " has ", memory.mappings[i].bytes(),
+                                            " bytes and its layout ", needed[i],
+                                            "; agent and coordinator are of different builds"));
+  }
+  return absl::OkStatus();
 }
 
 // Passes the end of the generation on to whoever waits, which comes into being only after the coordinator may have said it.
@@ -246,6 +270,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
                            ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> memory, MapMemory(std::move(handoff)));
+  TESSERA_RETURN_IF_ERROR(CheckLengths(*memory));
   const v1::AgentHello& hello = memory->handoff.hello;
   TESSERA_ASSIGN_OR_RETURN(FaultPoints faults,
                            FaultPoints::Parse(env.test_fault, hello.assignment().rank()));

@@ -1,6 +1,7 @@
-"""Starts Tessera's programs for a test, waits for what they print or do, and finds what they left behind.
+"""Starts Tessera's programs for a test, waits for what they print or do, and finds what they left.
 
-Waits end with an event (a line, the end of a process) or with a deadline that is there only against hanging.
+Waits end with an event (a line, the end of a process) or with a deadline that is there only
+against hanging.
 """
 
 import json
@@ -44,14 +45,24 @@ class Program:
     def __init__(self, argv, cwd, env):
         self.argv = [str(part) for part in argv]
         self._process = subprocess.Popen(
-            self.argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace")
+            self.argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
         self.pid = self._process.pid
         self.out, self.err = [], []
         self._changed = threading.Condition()
         self._readers = [
             threading.Thread(target=self._read, args=(stream, lines), daemon=True)
-            for stream, lines in ((self._process.stdout, self.out), (self._process.stderr, self.err))
+            for stream, lines in (
+                (self._process.stdout, self.out),
+                (self._process.stderr, self.err),
+            )
         ]
         for reader in self._readers:
             reader.start()
@@ -65,7 +76,7 @@ class Program:
             self._changed.notify_all()
 
     def wait_for_line(self, pattern, lines=None, timeout=PATIENCE):
-        """The match of the first line (of stdout, unless `lines` is err) that `pattern` matches from its start."""
+        """The match of the first line (of stdout, unless `lines` is err) that begins with `pattern`."""
         lines = self.out if lines is None else lines
         deadline = time.monotonic() + timeout
         seen = 0
@@ -80,7 +91,9 @@ class Program:
                 ended = not any(reader.is_alive() for reader in self._readers)
                 if left <= 0 or (ended and seen == len(lines)):
                     why = "ended" if ended else f"said nothing of it in {timeout} s"
-                    raise AssertionError(f"{self} {why}; waited for {pattern!r}\n{self.transcript()}")
+                    raise AssertionError(
+                        f"{self} {why}; waited for {pattern!r}\n{self.transcript()}"
+                    )
                 self._changed.wait(min(left, 1))
 
     def wait(self, timeout=PATIENCE):
@@ -88,7 +101,9 @@ class Program:
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self} is still running after {timeout} s\n{self.transcript()}") from None
+            raise AssertionError(
+                f"{self} is still running after {timeout} s\n{self.transcript()}"
+            ) from None
         for reader in self._readers:
             reader.join(PATIENCE)
         return code
@@ -143,7 +158,9 @@ class Sandbox:
         return program, program.wait_for_line(r"listening (\S+:\d+)$").group(1)
 
     def start_agent(self, address, workers, *argv, **env):
-        return self.start(WORKER, f"--coordinator={address}", f"--local_workers={workers}", *argv, **env)
+        return self.start(
+            WORKER, f"--coordinator={address}", f"--local_workers={workers}", *argv, **env
+        )
 
     def left(self):
         """pid -> command line of every process of this sandbox that is alive."""
@@ -153,7 +170,9 @@ class Sandbox:
                 continue
             try:
                 if self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    )
             except OSError:
                 pass  # it ended meanwhile
         return found

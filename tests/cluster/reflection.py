@@ -2,7 +2,9 @@
 
 import grpc
 from google.protobuf import descriptor_pool, json_format, message_factory
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 DEADLINE = 30
 
@@ -17,7 +19,7 @@ class Reflection:
         return sorted(self._database.get_services())
 
     def call(self, service, method, **fields):
-        """tessera.v1.SERVICE/METHOD with a request of `fields`; the response as a dict in proto JSON."""
+        """The response of tessera.v1.SERVICE/METHOD to `fields`, as a dict in proto JSON."""
         described = self._pool.FindServiceByName(f"tessera.v1.{service}").FindMethodByName(method)
         request = message_factory.GetMessageClass(described.input_type)
         response = message_factory.GetMessageClass(described.output_type)

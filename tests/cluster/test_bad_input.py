@@ -8,10 +8,19 @@ from programs import SMALL_JOB
 
 GOOD_MODEL = {
     "name": "m",
-    "root": {"class_name": "M", "children": [
-        {"name": "a", "class_name": "Linear",
-         "parameters": [{"name": "w", "shape": [4, 4], "dtype": "float32"},
-                        {"name": "b", "shape": [4], "dtype": "float32"}]}]},
+    "root": {
+        "class_name": "M",
+        "children": [
+            {
+                "name": "a",
+                "class_name": "Linear",
+                "parameters": [
+                    {"name": "w", "shape": [4, 4], "dtype": "float32"},
+                    {"name": "b", "shape": [4], "dtype": "float32"},
+                ],
+            }
+        ],
+    },
 }
 
 
@@ -34,7 +43,7 @@ def module(**fields):
 
 
 def refused(sandbox, program, *names):
-    """Exit code 2, one line that has one of `names`, no output, no process; new files are the caller's to check."""
+    """Exit code 2, one line that has one of `names`, no output, no process."""
     assert program.code == 2, program.transcript()
     assert len(program.err) == 1, program.transcript()
     assert program.err[0].startswith("tessera: ")
@@ -66,8 +75,18 @@ MODELS = {
     "unknown init": (model(init={"kind": "magic"}), "magic"),
     "empty model": ('{"name": "m", "root": {"class_name": "M"}}', "param"),
     "no root": ('{"name": "m"}', "root"),
-    "same_as nothing": (json.dumps({**GOOD_MODEL, "root": {**GOOD_MODEL["root"], "children": [
-        *GOOD_MODEL["root"]["children"], {"name": "c", "same_as": "zz"}]}}), "zz"),
+    "same_as nothing": (
+        json.dumps(
+            {
+                **GOOD_MODEL,
+                "root": {
+                    **GOOD_MODEL["root"],
+                    "children": [*GOOD_MODEL["root"]["children"], {"name": "c", "same_as": "zz"}],
+                },
+            }
+        ),
+        "zz",
+    ),
 }
 
 
@@ -90,14 +109,32 @@ FLAGS = {
     "unknown class": (["--model=good.json", "--wrap=class", "--wrap_classes=Nothing"], "Nothing"),
     "no class": (["--model=good.json", "--wrap=class"], "wrap_classes"),
     "unknown dtype": (["--model=good.json", "--wrap=none", "--param_dtype=float31"], "float31"),
-    "unknown strategy": (["--model=good.json", "--wrap=none", "--strategy=half_shard"], "half_shard"),
+    "unknown strategy": (
+        ["--model=good.json", "--wrap=none", "--strategy=half_shard"],
+        "half_shard",
+    ),
     "unknown output": (["--model=good.json", "--wrap=none", "--output=xml"], "xml"),
     "world size zero": (["--model=good.json", "--wrap=none", "--world_size=0"], "--world_size"),
-    "world size negative": (["--model=good.json", "--wrap=none", "--world_size=-1"], "--world_size"),
-    "world size beyond int": (["--model=good.json", "--wrap=none", "--world_size=99999999999"], "world_size"),
-    "world size no number": (["--model=good.json", "--wrap=none", "--world_size=two"], "world_size"),
-    "alignment no number": (["--model=good.json", "--wrap=none", "--param_align_bytes=wide"], "param_align_bytes"),
-    "alignment negative": (["--model=good.json", "--wrap=none", "--shard_align_bytes=-1"], "shard_align_bytes"),
+    "world size negative": (
+        ["--model=good.json", "--wrap=none", "--world_size=-1"],
+        "--world_size",
+    ),
+    "world size beyond int": (
+        ["--model=good.json", "--wrap=none", "--world_size=99999999999"],
+        "world_size",
+    ),
+    "world size no number": (
+        ["--model=good.json", "--wrap=none", "--world_size=two"],
+        "world_size",
+    ),
+    "alignment no number": (
+        ["--model=good.json", "--wrap=none", "--param_align_bytes=wide"],
+        "param_align_bytes",
+    ),
+    "alignment negative": (
+        ["--model=good.json", "--wrap=none", "--shard_align_bytes=-1"],
+        "shard_align_bytes",
+    ),
 }
 
 

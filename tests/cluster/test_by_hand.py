@@ -1,4 +1,4 @@
-"""One coordinator and one agent started by hand run a job that `tessera submit` sends; everything can be read meanwhile."""
+"""A coordinator and an agent started by hand run what `tessera submit` sends, in plain view."""
 
 import json
 import re
@@ -19,7 +19,9 @@ def as_json(program):
 
 
 def submit(sandbox, address, job):
-    program = sandbox.tessera("submit", f"--job={sandbox.write_job(job)}", f"--coordinator={address}")
+    program = sandbox.tessera(
+        "submit", f"--job={sandbox.write_job(job)}", f"--coordinator={address}"
+    )
     assert (program.code, program.out) == (0, [job["name"]]), program.transcript()
 
 
@@ -43,8 +45,13 @@ def test_a_submitted_job_runs_and_can_be_read_by_reflection(sandbox, address):
     watch.wait_for_line("step ")
 
     remote = Reflection(address)
-    assert {"tessera.v1.JobService", "tessera.v1.MembershipService", "tessera.v1.PlanService",
-            "tessera.v1.StatsService", "grpc.health.v1.Health"} <= set(remote.services())
+    assert {
+        "tessera.v1.JobService",
+        "tessera.v1.MembershipService",
+        "tessera.v1.PlanService",
+        "tessera.v1.StatsService",
+        "grpc.health.v1.Health",
+    } <= set(remote.services())
     job = remote.call("JobService", "GetJob", name="endless")["job"]
     assert (job["state"], job["world_size"]) == ("RUNNING", 2)
 
@@ -52,7 +59,9 @@ def test_a_submitted_job_runs_and_can_be_read_by_reflection(sandbox, address):
     assert plan["unit_count"] == 3
     units, token = [], ""
     while True:
-        page = remote.call("PlanService", "ListPlanUnits", job="endless", page_size=2, page_token=token)
+        page = remote.call(
+            "PlanService", "ListPlanUnits", job="endless", page_size=2, page_token=token
+        )
         assert len(page["units"]) == len(page["layouts"]) <= 2
         units += page["units"]
         token = page.get("next_page_token", "")
@@ -78,11 +87,14 @@ def test_a_submitted_job_runs_and_can_be_read_by_reflection(sandbox, address):
 
 def test_a_page_that_no_forecast_knows_is_seen(sandbox, address):
     submit(sandbox, address, ENDLESS_JOB)
-    sandbox.start_agent(address, 2, "--job=endless",
-                        TESSERA_TEST_FAULT="rank=1,point=barrier,step=1,action=leak")
+    sandbox.start_agent(
+        address, 2, "--job=endless", TESSERA_TEST_FAULT="rank=1,point=barrier,step=1,action=leak"
+    )
     watch = sandbox.start(TESSERA, "watch", "endless", f"--coordinator={address}")
     watch.wait_for_line("step ")
-    stats = as_json(sandbox.tessera("stats", "endless", f"--coordinator={address}", "--output=json"))
+    stats = as_json(
+        sandbox.tessera("stats", "endless", f"--coordinator={address}", "--output=json")
+    )
     for rank in stats["ranks"]:
         leaked = mapped_bytes(rank["pid"]) - int(rank["forecast_bytes"])
         assert leaked == (4096 if rank["rank"] == 1 else 0)
@@ -93,7 +105,12 @@ def test_the_commands_show_a_job(sandbox, address):
     where = f"--coordinator={address}"
     submit(sandbox, address, SMALL_JOB)
     before = as_json(sandbox.tessera("get", "job", "small", where, "--output=json"))
-    assert (before["name"], before["state"], before["step"], before["steps"]) == ("small", "FORMING", "0", "40")
+    assert (before["name"], before["state"], before["step"], before["steps"]) == (
+        "small",
+        "FORMING",
+        "0",
+        "40",
+    )
     assert "failed_rank" not in before
 
     taken = sandbox.tessera("submit", f"--job={sandbox.directory / 'small.json'}", where)
@@ -121,7 +138,9 @@ def test_the_commands_show_a_job(sandbox, address):
             assert entry["slowest_rank"] in (0, 1)
         assert int(unit["unsharded_bytes"]) == 2 * int(unit["sharded_bytes"]) > 0
 
-    local = as_json(sandbox.tessera("plan", f"--job={sandbox.directory / 'small.json'}", "--output=json"))
+    local = as_json(
+        sandbox.tessera("plan", f"--job={sandbox.directory / 'small.json'}", "--output=json")
+    )
     remote = as_json(sandbox.tessera("get", "plan", "small", where, "--output=json"))
     assert local == remote
     assert sandbox.tessera("get", "workers", "small", where).code == 0
@@ -132,7 +151,9 @@ def test_the_commands_show_a_job(sandbox, address):
 
 def test_validate_only_creates_nothing(sandbox, address):
     job = sandbox.write_job(SMALL_JOB)
-    program = sandbox.tessera("submit", f"--job={job}", "--validate_only", f"--coordinator={address}")
+    program = sandbox.tessera(
+        "submit", f"--job={job}", "--validate_only", f"--coordinator={address}"
+    )
     assert (program.code, program.out, program.err) == (0, [], [])
     assert sandbox.tessera("get", "job", "small", f"--coordinator={address}").code == 4
 

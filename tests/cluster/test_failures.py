@@ -16,20 +16,32 @@ class Cluster:
     def __init__(self, sandbox, job=ENDLESS_JOB, workers=3, fault=""):
         self.sandbox, self.name = sandbox, job["name"]
         self.coordinator, self.address = sandbox.start_coordinator()
-        submitted = sandbox.tessera("submit", f"--job={sandbox.write_job(job)}", f"--coordinator={self.address}",
-                                    "--set", f"mesh.min_workers={workers}")
+        submitted = sandbox.tessera(
+            "submit",
+            f"--job={sandbox.write_job(job)}",
+            f"--coordinator={self.address}",
+            "--set",
+            f"mesh.min_workers={workers}",
+        )
         assert submitted.code == 0, submitted.transcript()
-        self.agent = sandbox.start_agent(self.address, workers, f"--job={self.name}", TESSERA_TEST_FAULT=fault)
+        self.agent = sandbox.start_agent(
+            self.address, workers, f"--job={self.name}", TESSERA_TEST_FAULT=fault
+        )
         self.watch = sandbox.start(TESSERA, "watch", self.name, f"--coordinator={self.address}")
 
     def get(self, *what):
-        program = self.sandbox.tessera("get", *what, self.name, f"--coordinator={self.address}", "--output=json")
+        program = self.sandbox.tessera(
+            "get", *what, self.name, f"--coordinator={self.address}", "--output=json"
+        )
         assert program.code == 0, program.transcript()
         return json.loads("\n".join(program.out))
 
     def pid_of(self, rank):
-        return next(int(worker["pid"]) for worker in self.get("workers")["workers"]
-                    if worker["rank"] == rank and int(worker["pid"]) != self.agent.pid)
+        return next(
+            int(worker["pid"])
+            for worker in self.get("workers")["workers"]
+            if worker["rank"] == rank and int(worker["pid"]) != self.agent.pid
+        )
 
     def await_failed(self, rank=None):
         """The job has FAILED, and says of whom; everything but the coordinator ends by itself."""
@@ -84,7 +96,9 @@ def test_killed_agent(sandbox):
 
 def test_killed_worker_under_run(sandbox):
     job = sandbox.write_job(ENDLESS_JOB)
-    program = sandbox.start(TESSERA, "run", f"--job={job}", TESSERA_TEST_FAULT="rank=1,point=reduce,step=30,action=kill")
+    program = sandbox.start(
+        TESSERA, "run", f"--job={job}", TESSERA_TEST_FAULT="rank=1,point=reduce,step=30,action=kill"
+    )
     program.wait_for_line("step 20/")
     assert program.wait() == 1
     assert "FAILED" in program.err[-1] and "rank 1" in program.err[-1]

@@ -1,4 +1,4 @@
-"""`tessera run`: what it prints and writes, and that it ends, and leaves nothing, whatever happens to it."""
+"""`tessera run`: what it prints and writes, and that it ends and leaves nothing, come what may."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def test_trains_and_prints_what_was_promised(sandbox):
     assert max(map(len, program.out[1:-1])) <= 80
 
     header = next(index for index, line in enumerate(program.out) if line.startswith("RANK "))
-    ranks = [line.replace(",", "").split() for line in program.out[header + 1:header + 3]]
+    ranks = [line.replace(",", "").split() for line in program.out[header + 1 : header + 3]]
     assert [rank[0] for rank in ranks] == ["0", "1"]
     assert ranks[0][2] != ranks[1][2], "ranks are processes of their own"
     for _, _, _, forecast, measured, difference in ranks:
@@ -56,8 +56,11 @@ def test_trains_and_prints_what_was_promised(sandbox):
 def test_export_is_the_plan_in_safetensors(sandbox):
     job = sandbox.write_job(SMALL_JOB)
     planned = json.loads("\n".join(sandbox.tessera("plan", f"--job={job}", "--output=json").out))
-    expected = {parameter["fqn"]: [int(extent) for extent in parameter["shape"]]
-                for unit in planned["plan"]["units"] for parameter in unit["parameters"]}
+    expected = {
+        parameter["fqn"]: [int(extent) for extent in parameter["shape"]]
+        for unit in planned["plan"]["units"]
+        for parameter in unit["parameters"]
+    }
     program = sandbox.tessera("run", f"--job={job}")
     assert program.code == 0, program.transcript()
     with safe_open(export_of(sandbox), framework="numpy") as exported:
@@ -67,7 +70,9 @@ def test_export_is_the_plan_in_safetensors(sandbox):
             assert (list(tensor.shape), tensor.dtype) == (shape, numpy.float32), name
             assert numpy.isfinite(tensor).all(), name
         # Trained: a norm starts as ones.
-        assert not numpy.array_equal(exported.get_tensor("h.0.ln_1.weight"), numpy.ones(32, numpy.float32))
+        assert not numpy.array_equal(
+            exported.get_tensor("h.0.ln_1.weight"), numpy.ones(32, numpy.float32)
+        )
 
 
 def test_two_runs_agree_bit_for_bit(sandbox):
@@ -103,7 +108,9 @@ def start_endless(sandbox):
     return program
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_cancels_and_stops_everything(sandbox, number, code):
     program = start_endless(sandbox)
     began = time.monotonic()
@@ -117,7 +124,9 @@ def test_a_signal_cancels_and_stops_everything(sandbox, number, code):
 def test_a_second_interrupt_kills(sandbox):
     program = start_endless(sandbox)
     # The first interrupt cannot succeed while the coordinator stands still.
-    coordinator = next(pid for pid, line in sandbox.left().items() if line.startswith(str(COORDINATOR.resolve())))
+    coordinator = next(
+        pid for pid, line in sandbox.left().items() if line.startswith(str(COORDINATOR.resolve()))
+    )
     os.kill(coordinator, signal.SIGSTOP)
     program.signal(signal.SIGINT)
     program.wait_for_line("tessera: cancelling job endless", lines=program.err)
@@ -147,9 +156,13 @@ def test_killing_it_leaves_nothing(sandbox):
 
 def test_a_killed_coordinator_ends_the_run(sandbox):
     program = start_endless(sandbox)
-    coordinator = next(pid for pid, line in sandbox.left().items() if line.startswith(str(COORDINATOR.resolve())))
+    coordinator = next(
+        pid for pid, line in sandbox.left().items() if line.startswith(str(COORDINATOR.resolve()))
+    )
     os.kill(coordinator, signal.SIGKILL)
     assert await_end(coordinator, PROMISE)
     assert program.wait(2 * PROMISE) == 3
-    assert program.err[-1] == "tessera: the coordinator was killed by signal 9 (Killed) during the job"
+    assert (
+        program.err[-1] == "tessera: the coordinator was killed by signal 9 (Killed) during the job"
+    )
     sandbox.await_nothing_left()

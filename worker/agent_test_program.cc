@@ -47,8 +47,8 @@ int Check(const AgentHandoff& handoff, const std::set<int>& open_at_start) {
   const std::string names[] = {"tessera-unsharded", "tessera-gradient", "tessera-control",
                                "tessera-rank-" + std::to_string(rank)};
   const int64_t bytes[] = {
-      hello.host_forecast().unsharded_bytes(), hello.host_forecast().unsharded_gradient_bytes(),
-      hello.host_forecast().control_bytes(), hello.rank_forecast().mapped_bytes()};
+      hello.host_forecast().unsharded_file_bytes(), hello.host_forecast().gradient_file_bytes(),
+      hello.host_forecast().control_file_bytes(), hello.rank_forecast().mapped_bytes()};
   for (int i = 0; i < kHandoffFiles; ++i) {
     struct stat status;
     if (fstat(handoff.files[i].get(), &status) != 0 || status.st_size != bytes[i]) return 20 + i;

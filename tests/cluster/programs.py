@@ -76,7 +76,7 @@ class Program:
             self._changed.notify_all()
 
     def wait_for_line(self, pattern, lines=None, timeout=PATIENCE):
-        """The match of the first line (of stdout, unless `lines` is err) that begins with `pattern`."""
+        """The match of the first line (of stdout, or `lines`) that begins with `pattern`."""
         lines = self.out if lines is None else lines
         deadline = time.monotonic() + timeout
         seen = 0
@@ -122,8 +122,10 @@ class Program:
 
 
 class Sandbox:
-    """A directory and the processes that a test starts in it. Every process, and what it starts, carries a mark in its
-    environment by which it is found again."""
+    """A directory and the processes that a test starts in it.
+
+    Every process, and what it starts, carries a mark in its environment by which it is found again.
+    """
 
     def __init__(self, directory):
         self.directory = directory

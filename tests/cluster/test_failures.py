@@ -1,5 +1,7 @@
-"""A process is killed or stopped, in every phase of a step: the job FAILS within 5 seconds, names the rank or host, and
-every other process ends by itself."""
+"""A process is killed or stopped, in every phase of a step.
+
+The job FAILS within 5 seconds and names the rank or host, and every other process ends by itself.
+"""
 
 import json
 import os

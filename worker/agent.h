@@ -1,12 +1,15 @@
-// The agent of a host: offers its workers to the coordinator, makes the memory that they share, starts them and watches them.
+// The agent of a host: offers its workers to the coordinator, makes the memory that they share,
+// starts them and watches them.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto agent, Agent::Create({.coordinator = "127.0.0.1:4242", .local_workers = 2,
+//   TESSERA_ASSIGN_OR_RETURN(auto agent, Agent::Create({.coordinator = "127.0.0.1:4242",
+//                                                       .local_workers = 2,
 //                                                       .program = {"/usr/bin/trainer"}}));
 //   return agent->Run();
 //
-// Run lives through one job: join, wait for FormHost, make the memory files, start exactly the ranks that it names, give each
-// its handoff (worker/agent_socket.h), report each that ends, and finish when the coordinator ends the generation. It never
-// leaves a child behind, and no end of another process makes it wait without a deadline.
+// Run lives through one job: join, wait for FormHost, make the memory files, start exactly the
+// ranks that it names, give each its handoff (worker/agent_socket.h), report each that ends, and
+// finish when the coordinator ends the generation. It never leaves a child behind, and no end of
+// another process makes it wait without a deadline.
 //
 // Thread-safety: one thread calls.
 #ifndef TESSERA_WORKER_AGENT_H_
@@ -44,13 +47,14 @@ class Agent {
     std::string host_name = "";
     // What to run as each rank; the first is a path. Required.
     std::vector<std::string> program = {};
-    // A descriptor that becomes readable when the agent is to stop, e.g. a signalfd; a second time: at once. Each time it is
-    // read as one signalfd_siginfo. Borrowed. -1: never.
+    // A descriptor that becomes readable when the agent is to stop, e.g. a signalfd; a second time:
+    // at once. Each time it is read as one signalfd_siginfo. Borrowed. -1: never.
     int stop_fd = -1;
 
     // How long to try to reach a coordinator that is not there yet.
     absl::Duration connect_timeout = absl::Seconds(30);
-    // What workers have to end by themselves after the generation's end, or the coordinator's, before they are killed.
+    // What workers have to end by themselves after the generation's end, or the coordinator's,
+    // before they are killed.
     absl::Duration end_grace = absl::Seconds(2);
     // The same after one of them failed while the coordinator says nothing.
     absl::Duration failure_grace = absl::Seconds(4);
@@ -71,7 +75,8 @@ class Agent {
   // As the coordinator is told.
   const std::string& host_name() const;
 
-  // Returns when the job is over and every worker has ended. Once. Says on stderr what went wrong, naming the rank.
+  // Returns when the job is over and every worker has ended. Once. Says on stderr what went wrong,
+  // naming the rank.
   ExitCode Run();
 
  private:

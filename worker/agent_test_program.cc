@@ -1,4 +1,5 @@
-// What agent_test lets the agent start as a worker: takes its handoff and does what its argument for its local rank says.
+// What agent_test lets the agent start as a worker: takes its handoff and does what its argument
+// for its local rank says.
 //
 //   agent_test_program exit:0 kill:9
 #include <dirent.h>

@@ -30,8 +30,9 @@ absl::Duration HeartbeatOf(const v1::Welcome& welcome) {
 
 }  // namespace
 
-// The reactor. gRPC allows one write at a time, and writes that do not start in a reaction need a hold, which keeps OnDone
-// away. The hold is released once, by whoever finds the stream closed and no write under way.
+// The reactor. gRPC allows one write at a time, and writes that do not start in a reaction need a
+// hold, which keeps OnDone away. The hold is released once, by whoever finds the stream closed and
+// no write under way.
 class AttendClient::Stream : public grpc::ClientBidiReactor<v1::AttendRequest, v1::AttendResponse> {
  public:
   Stream(const Options& options, Handlers handlers)
@@ -138,7 +139,8 @@ class AttendClient::Stream : public grpc::ClientBidiReactor<v1::AttendRequest, v
     if (start) StartWrite(&outgoing_front());
   }
 
-  // Stays where it is while it is written, since a deque keeps its elements in place and only OnWriteDone takes one away.
+  // Stays where it is while it is written, since a deque keeps its elements in place and only
+  // OnWriteDone takes one away.
   const v1::AttendRequest& outgoing_front() {
     MutexLock lock(mutex_);
     return outgoing_.front();

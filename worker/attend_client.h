@@ -8,12 +8,13 @@
 //   attendance->Leave(leave);
 //   attendance->AwaitEnd(absl::Seconds(1));
 //
-// Heartbeats are sent by a thread of its own from the Welcome on, at the period that it names. Nothing here waits for the
-// coordinator: one that is stopped while its connection stands (SIGSTOP, a debugger) disturbs nobody; what is sent meanwhile
-// reaches it later. There is no second attempt: a stream that has ended stays so.
+// Heartbeats are sent by a thread of its own from the Welcome on, at the period that it names.
+// Nothing here waits for the coordinator: one that is stopped while its connection stands (SIGSTOP,
+// a debugger) disturbs nobody; what is sent meanwhile reaches it later. There is no second attempt:
+// a stream that has ended stays so.
 //
-// The handlers run on gRPC's threads, one at a time and never under a lock; they must not wait and must not destroy the client.
-// Thread-safety: any thread may call anything but the destructor.
+// The handlers run on gRPC's threads, one at a time and never under a lock; they must not wait and
+// must not destroy the client. Thread-safety: any thread may call anything but the destructor.
 #ifndef TESSERA_WORKER_ATTEND_CLIENT_H_
 #define TESSERA_WORKER_ATTEND_CLIENT_H_
 
@@ -32,15 +33,16 @@ class AttendClient {
   struct Options {
     // HOST:PORT.
     std::string coordinator;
-    // true: a coordinator that cannot be reached yet is tried again and again, several times a second, until the client is
-    // destroyed. false: that ends the stream with UNAVAILABLE.
+    // true: a coordinator that cannot be reached yet is tried again and again, several times a
+    // second, until the client is destroyed. false: that ends the stream with UNAVAILABLE.
     bool wait_for_ready = false;
   };
   struct Handlers {
     // Every message of the coordinator in its order, the Welcome included.
     std::function<void(const v1::AttendResponse&)> on_response;
-    // Exactly once, after the last on_response: how the stream ended. Errors as MembershipService.Attend; UNAVAILABLE: the
-    // connection broke or was never made; CANCELLED: the destructor ended it.
+    // Exactly once, after the last on_response: how the stream ended. Errors as
+    // MembershipService.Attend; UNAVAILABLE: the connection broke or was never made; CANCELLED: the
+    // destructor ended it.
     std::function<void(const absl::Status&)> on_done;
   };
 
@@ -52,14 +54,16 @@ class AttendClient {
   AttendClient(const AttendClient&) = delete;
   AttendClient& operator=(const AttendClient&) = delete;
 
-  // Sends after everything sent before. Nothing happens once the stream has ended or Leave was called.
+  // Sends after everything sent before. Nothing happens once the stream has ended or Leave was
+  // called.
   void Send(const v1::AttendRequest& request);
 
   // Sends `leave` after everything sent before and closes this side. Does not wait.
   void Leave(const v1::Leave& leave);
 
-  // Waits until the stream has ended, which the coordinator does once it has the Leave. False: it has not within `timeout`.
-  // The destructor then cancels the stream, and a coordinator that is stopped may see a member that was lost.
+  // Waits until the stream has ended, which the coordinator does once it has the Leave. False: it
+  // has not within `timeout`. The destructor then cancels the stream, and a coordinator that is
+  // stopped may see a member that was lost.
   bool AwaitEnd(absl::Duration timeout);
 
  private:

@@ -185,7 +185,8 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
     server_->Wait();
   }
 
-  // `action` must not end the stream from another thread than the reactor's own, but for Send and End.
+  // `action` must not end the stream from another thread than the reactor's own, but for Send and
+  // End.
   void ForEachStream(const std::function<void(Stream*)>& action) {
     std::set<Stream*> streams;
     {

@@ -5,7 +5,8 @@
 //   service.AwaitRequest([](const v1::AttendRequest& r) { return r.has_join_host(); });
 //   service.Send(response);
 //
-// Every wait ends after a minute at the latest, with a failed expectation. Thread-safety: any thread may call anything.
+// Every wait ends after a minute at the latest, with a failed expectation. Thread-safety: any
+// thread may call anything.
 #ifndef TESSERA_WORKER_FAKE_MEMBERSHIP_SERVICE_H_
 #define TESSERA_WORKER_FAKE_MEMBERSHIP_SERVICE_H_
 
@@ -42,7 +43,8 @@ class FakeMembershipService {
 
   // ListUnits gives these pages, one after the other.
   void SetUnitPages(std::vector<v1::ListUnitsResponse> pages);
-  // While true, ReportStats is not answered, as by a coordinator that is stopped. On false all are answered.
+  // While true, ReportStats is not answered, as by a coordinator that is stopped. On false all are
+  // answered.
   void HoldReports(bool hold);
   // ReportStats fails with this until it is set to OK.
   void FailReports(const absl::Status& status);

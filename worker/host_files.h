@@ -21,8 +21,9 @@ struct HostFiles {
 // Bytes that the files of `form` take, each rounded up to 4,096.
 int64_t HostFilesBytes(const v1::FormHost& form);
 
-// Makes them all or none, after a look at what memory the host has left (worker/host_memory.h). Their lengths are the
-// forecast's. RESOURCE_EXHAUSTED: the host has too little memory; the message has both figures.
+// Makes them all or none, after a look at what memory the host has left (worker/host_memory.h).
+// Their lengths are the forecast's. RESOURCE_EXHAUSTED: the host has too little memory; the message
+// has both figures.
 absl::StatusOr<HostFiles> CreateHostFiles(const v1::FormHost& form);
 
 }  // namespace tessera

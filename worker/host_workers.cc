@@ -90,7 +90,8 @@ std::vector<HostWorkers::Ended> HostWorkers::Advance() {
     if (rank.ended) continue;
     if (rank.handoff.has_value()) {
       const absl::StatusOr<bool> sent = rank.handoff->Send();
-      // A worker that ended before its handoff is seen as such below; anything else that keeps it from its rank is its end.
+      // A worker that ended before its handoff is seen as such below; anything else that keeps it
+      // from its rank is its end.
       if (!sent.ok() && !absl::IsUnavailable(sent.status())) {
         LogError(absl::StrCat("rank ", rank.rank, ": ", sent.status().ToString()));
         rank.process.Signal(SIGKILL);

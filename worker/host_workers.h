@@ -1,6 +1,7 @@
-// The workers of one host in one generation: their memory files, their processes, and what each was handed.
+// The workers of one host in one generation: their memory files, their processes, and what each was
+// handed.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto workers, HostWorkers::Start(form, {.coordinator = "127.0.0.1:4242"}, {"/usr/bin/trainer"}));
+//   TESSERA_ASSIGN_OR_RETURN(auto workers, HostWorkers::Start(form, host, {"/usr/bin/trainer"}));
 //   while (!workers->all_ended()) {
 //     poll(workers->PollFds());
 //     for (const HostWorkers::Ended& ended : workers->Advance()) ...
@@ -44,7 +45,8 @@ class HostWorkers {
   };
 
   // Makes the files and starts the ranks of `form`. After an error no file and no process is left.
-  // RESOURCE_EXHAUSTED: the host has too little memory. INTERNAL: `form` makes no sense. Otherwise as WorkerProcess::Spawn.
+  // RESOURCE_EXHAUSTED: the host has too little memory. INTERNAL: `form` makes no sense. Otherwise
+  // as WorkerProcess::Spawn.
   static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
       const v1::FormHost& form, const Host& host, const std::vector<std::string>& program);
   // Kills and reaps what still runs.
@@ -52,8 +54,8 @@ class HostWorkers {
 
   // What Advance waits for.
   std::vector<pollfd> PollFds() const;
-  // Hands out what the workers' sockets take, and reaps. Never waits. Returns who has ended since the last call: first who
-  // was killed, since those who exited may have done so because of it.
+  // Hands out what the workers' sockets take, and reaps. Never waits. Returns who has ended since
+  // the last call: first who was killed, since those who exited may have done so because of it.
   std::vector<Ended> Advance();
 
   // To each that still runs.

@@ -40,7 +40,8 @@ class MembershipClient {
   // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
   // DEADLINE_EXCEEDED.
   virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
-  // Ends JoinRank, ListUnits and AwaitStart, now and later, with `status`: the caller knows that there is nothing to wait for. Any thread.
+  // Ends JoinRank, ListUnits and AwaitStart, now and later, with `status`: the caller knows that
+  // there is nothing to wait for. Any thread.
   virtual void Interrupt(const absl::Status& status) = 0;
   // Hands a report over to be sent and returns; never waits. Reports are sent in order, each with a
   // deadline; while the coordinator is away newer samples replace older ones and progress is kept

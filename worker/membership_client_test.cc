@@ -249,7 +249,8 @@ TEST_F(MembershipClientTest, CallsOutOfPlaceAreRefused) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// Once the last channel of a process was released by gRPC's own thread, which then polled a queue that was gone.
+// Once the last channel of a process was released by gRPC's own thread, which then polled a queue
+// that was gone.
 TEST(MembershipClientLifetimeTest, ADroppedReportReleasesItsChannelOnTheDroppersThread) {
   // Accepts connections and never answers. No server of gRPC's lives in this process meanwhile.
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

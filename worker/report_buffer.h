@@ -1,11 +1,12 @@
-// What a rank has to report and has not sent yet: the newest state of each figure, and the last lines of progress.
+// What a rank has to report and has not sent yet: the newest state of each figure, and the last
+// lines of progress.
 //
 //   buffer.Add(report);
 //   v1::ReportStatsRequest request = buffer.Take();
 //   if (!Send(request)) buffer.PutBack(std::move(request));
 //
-// However long the coordinator stays away, it holds at most one sample for each unit and operation and kMaxProgressLines lines.
-// Thread-safety: none.
+// However long the coordinator stays away, it holds at most one sample for each unit and operation
+// and kMaxProgressLines lines. Thread-safety: none.
 #ifndef TESSERA_WORKER_REPORT_BUFFER_H_
 #define TESSERA_WORKER_REPORT_BUFFER_H_
 

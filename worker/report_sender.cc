@@ -17,8 +17,8 @@
 namespace tessera {
 namespace {
 
-// Longer than a coordinator's pause that the rest of a worker tolerates: a report whose call was given up may have been taken
-// after all, and is then sent twice.
+// Longer than a coordinator's pause that the rest of a worker tolerates: a report whose call was
+// given up may have been taken after all, and is then sent twice.
 constexpr std::chrono::seconds kCallTimeout(60);
 
 bool IsWorthAnotherTry(const absl::Status& status) {
@@ -92,8 +92,9 @@ class ReportSender::Impl {
     return call_.get();
   }
 
-  // The callback does not own the call. A ClientContext holds its channel, and a process's last channel must not be released
-  // by gRPC's own thread: that thread polls a queue which goes with it.
+  // The callback does not own the call. A ClientContext holds its channel, and a process's last
+  // channel must not be released by gRPC's own thread: that thread polls a queue which goes with
+  // it.
   void Issue(Call* call) {
     stub_->async()->ReportStats(
         &call->context, &call->request, &call->response,

@@ -1,5 +1,6 @@
-// Sends a rank's reports in their order, one call at a time, and never lets anybody wait for it. A report that did not get
-// through goes with the next one, so that a coordinator that is away costs nothing but the delay.
+// Sends a rank's reports in their order, one call at a time, and never lets anybody wait for it. A
+// report that did not get through goes with the next one, so that a coordinator that is away costs
+// nothing but the delay.
 //
 // Thread-safety: any thread may call anything but the destructor.
 #ifndef TESSERA_WORKER_REPORT_SENDER_H_
@@ -25,7 +26,8 @@ class ReportSender {
   ReportSender& operator=(const ReportSender&) = delete;
 
   void Add(v1::ReportStatsRequest report);
-  // Waits until all is sent, the coordinator has failed to take it, or `deadline` (of Clock::Real()->Now()) has passed.
+  // Waits until all is sent, the coordinator has failed to take it, or `deadline` (of
+  // Clock::Real()->Now()) has passed.
   void Flush(absl::Time deadline);
 
  private:

@@ -1,5 +1,5 @@
-// tessera-worker: the agent of a host. With --run_workload it is one of the workers that the agent starts: the job's built-in
-// workload as a rank.
+// tessera-worker: the agent of a host. With --run_workload it is one of the workers that the agent
+// starts: the job's built-in workload as a rank.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -130,8 +130,8 @@ int RunAgent(Agent::Options options) {
   return (*agent)->Run();
 }
 
-// A worker that is not waiting for anybody does not see at once that its agent is dead: it has three seconds to find out and
-// to say so, and is then ended by the kernel, whatever it is doing.
+// A worker that is not waiting for anybody does not see at once that its agent is dead: it has
+// three seconds to find out and to say so, and is then ended by the kernel, whatever it is doing.
 void EndWithAgent() {
   struct sigaction action = {};
   action.sa_handler = [](int) { alarm(3); };

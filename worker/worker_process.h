@@ -1,12 +1,13 @@
 // A child of the agent: one rank's program.
 //
-//   TESSERA_ASSIGN_OR_RETURN(WorkerProcess worker, WorkerProcess::Spawn({"/usr/bin/trainer", "--flag"}));
+//   TESSERA_ASSIGN_OR_RETURN(WorkerProcess worker, WorkerProcess::Spawn({"/usr/bin/trainer"}));
 //   poll: worker.pidfd() is readable once it has ended;  worker.socket() takes its handoff
 //   std::optional<ExitStatus> ended = worker.TryReap();
 //
-// The child starts in a process group of its own, so that Ctrl-C on a terminal reaches the agent alone; with an empty signal
-// mask and default handlers; with /dev/null as its standard input; and with no descriptor but the standard ones and its end of
-// the socket, whose number TESSERA_AGENT_FD names. The agent may have threads: nothing of it runs between fork and exec.
+// The child starts in a process group of its own, so that Ctrl-C on a terminal reaches the agent
+// alone; with an empty signal mask and default handlers; with /dev/null as its standard input; and
+// with no descriptor but the standard ones and its end of the socket, whose number TESSERA_AGENT_FD
+// names. The agent may have threads: nothing of it runs between fork and exec.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_WORKER_PROCESS_H_
@@ -36,8 +37,8 @@ struct ExitStatus {
 
 class WorkerProcess {
  public:
-  // `argv[0]` is the program's path. NOT_FOUND, PERMISSION_DENIED: it cannot be run. RESOURCE_EXHAUSTED: no process or
-  // descriptor is left.
+  // `argv[0]` is the program's path. NOT_FOUND, PERMISSION_DENIED: it cannot be run.
+  // RESOURCE_EXHAUSTED: no process or descriptor is left.
   static absl::StatusOr<WorkerProcess> Spawn(const std::vector<std::string>& argv);
 
   WorkerProcess(WorkerProcess&& other) noexcept
@@ -55,7 +56,8 @@ class WorkerProcess {
 
   // Nothing happens where it has ended.
   void Signal(int signal) const;
-  // How it ended; nothing while it runs. Once: the child is then gone, its pidfd and socket stay open.
+  // How it ended; nothing while it runs. Once: the child is then gone, its pidfd and socket stay
+  // open.
   std::optional<ExitStatus> TryReap();
 
  private:

@@ -88,7 +88,7 @@ void JobLifecycle::SetReason(std::string reason) {
 }
 
 void JobLifecycle::SetGeneration(int64_t generation, int world_size) {
-  job_.set_generation(std::max(job_.generation(), generation));
+  job_.set_generation(std::max(job_.generation(), static_cast<int32_t>(generation)));
   job_.set_world_size(world_size);
 }
 

@@ -112,6 +112,7 @@ class Coordinator {
     absl::Time deadline;      // steady time
     Verdict verdict;
     std::shared_ptr<EventLog> events = std::make_shared<EventLog>();
+    int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
     std::optional<StatsStore> stats;  // of the present generation
   };
 

@@ -302,6 +302,8 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
       members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());
     }
     for (const v1::Progress& progress : request.progress()) {
+      if (progress.step() <= job->progress_step) continue;
+      job->progress_step = progress.step();
       v1::WatchJobResponse event;
       *event.mutable_progress() = progress;
       job->events->Append(std::move(event));

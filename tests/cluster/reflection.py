@@ -9,6 +9,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 DEADLINE = 30
 
 
+def _as_dict(message):
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
 class Reflection:
     def __init__(self, address):
         self._channel = grpc.insecure_channel(address)
@@ -20,15 +24,23 @@ class Reflection:
 
     def call(self, service, method, **fields):
         """The response of tessera.v1.SERVICE/METHOD to `fields`, as a dict in proto JSON."""
+        return _as_dict(self._start(self._channel.unary_unary, service, method, fields, DEADLINE))
+
+    def stream(self, service, method, timeout, **fields):
+        """The responses of a server stream, until the server ends it."""
+        return map(
+            _as_dict, self._start(self._channel.unary_stream, service, method, fields, timeout)
+        )
+
+    def _start(self, kind, service, method, fields, timeout):
         described = self._pool.FindServiceByName(f"tessera.v1.{service}").FindMethodByName(method)
         request = message_factory.GetMessageClass(described.input_type)
         response = message_factory.GetMessageClass(described.output_type)
-        answer = self._channel.unary_unary(
+        return kind(
             f"/tessera.v1.{service}/{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
-        )(json_format.ParseDict(fields, request()), timeout=DEADLINE)
-        return json_format.MessageToDict(answer, preserving_proto_field_name=True)
+        )(json_format.ParseDict(fields, request()), timeout=timeout)
 
     def close(self):
         self._channel.close()

@@ -30,10 +30,10 @@ constexpr PlanFlag kFieldFlags[] = {
     {"--reduce_dtype", "mixed_precision.reduce_dtype", "dtype of reduced gradients [param_dtype]"},
     {"--param_align_bytes", "wrap.param_align_bytes", "of each parameter's start; 0: none [16]"},
     {"--shard_align_bytes", "wrap.shard_align_bytes", "of each shard's start; 0: none [128]"},
-    {"--unshard", "memory.unshard", "auto or slots [auto]"},
+    {"--unshard", "memory.unshard", "auto, resident or slots [auto]"},
     {"--prefetch", "memory.prefetch", "units gathered ahead [1]"},
     {"--max_live_units", "memory.max_live_units", "units whole at once; 0: as the tree asks [0]"},
-    {"--optimizer", "optimizer.name", "adamw [adamw]"},
+    {"--optimizer", "optimizer.name", "adamw, adam or sgd [adamw]"},
 };
 
 struct PlanFlags {

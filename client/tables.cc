@@ -163,6 +163,20 @@ std::string TimesTable(const v1::JobStats& stats, absl::Span<const std::string> 
   return table.ToString();
 }
 
+// A note in lines of at most 80 columns; a longer word keeps a line to itself.
+void AppendNote(const std::string& note, std::string* text) {
+  constexpr size_t kColumns = 80;
+  std::string line = "note:";
+  for (const absl::string_view word : absl::StrSplit(note, ' ', absl::SkipEmpty())) {
+    if (line.size() + 1 + word.size() > kColumns) {
+      absl::StrAppend(text, line, "\n");
+      line = "     ";
+    }
+    absl::StrAppend(&line, " ", word);
+  }
+  absl::StrAppend(text, line, "\n");
+}
+
 }  // namespace
 
 std::vector<UnitRun> FoldUnits(absl::Span<const std::string> fqns,
@@ -232,8 +246,8 @@ std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout,
       " bytes a rank and step\n");
   for (const std::string& fqn : plan.orphans()) absl::StrAppend(&text, "orphan  ", fqn, "\n");
   for (const std::string& fqn : plan.ignored()) absl::StrAppend(&text, "ignored  ", fqn, "\n");
-  for (const std::string& note : plan.notes()) absl::StrAppend(&text, "note: ", note, "\n");
-  for (const std::string& note : layout.notes()) absl::StrAppend(&text, "note: ", note, "\n");
+  for (const std::string& note : plan.notes()) AppendNote(note, &text);
+  for (const std::string& note : layout.notes()) AppendNote(note, &text);
   return text;
 }
 

@@ -14,7 +14,8 @@ void AppendSlots(std::string* text, absl::string_view key,
                  const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
   for (const v1::Slot& slot : slots) {
     absl::StrAppend(text, key, " ", slot.offset_bytes(), ",", slot.bytes(), ",",
-                    slot.has_level() ? absl::StrCat(slot.level()) : "-", "\n");
+                    slot.has_level() ? absl::StrCat(slot.level()) : "-",
+                    slot.has_unit() ? absl::StrCat(",", slot.unit()) : "", "\n");
   }
 }
 

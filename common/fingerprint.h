@@ -17,7 +17,8 @@
 //   tessera-layout 1 | plan FINGERPRINT | world_size N | sharding_strategy E | shard_count N |
 //   replica_count N | unshard_mode E | prefetch N | gradient_stride_bytes N
 // then for each slot
-//   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL
+//   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL; a resident unit's has
+//   ,UNIT after it
 // then once
 //   rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
 // then for each unit

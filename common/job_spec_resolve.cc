@@ -108,7 +108,7 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
   TESSERA_DEFAULT(optimizer, final_lr_fraction, 0.1);
   TESSERA_DEFAULT(optimizer, clip_norm, 0);
   TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("optimizer.name", optimizer->name(), {"adamw"}, {"adam", "sgd"}));
+      CheckOneOf("optimizer.name", optimizer->name(), {"adamw", "adam", "sgd"}));
   TESSERA_RETURN_IF_ERROR(CheckAtLeastZero("optimizer.lr", optimizer->lr()));
   const auto in_unit = [](double value) { return value >= 0 && value < 1; };
   if (optimizer->betas_size() != 2 || !in_unit(optimizer->betas(0)) ||
@@ -121,9 +121,12 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
     return InvalidField("optimizer.eps",
                         absl::StrCat("is ", optimizer->eps(), "; give a finite number above 0"));
   }
-  if (optimizer->momentum() != 0) {
-    return InvalidField("optimizer.momentum",
-                        "is for sgd, which is not available yet; drop it or give 0");
+  if (!in_unit(optimizer->momentum())) {
+    return InvalidField("optimizer.momentum", absl::StrCat("is ", optimizer->momentum(),
+                                                           "; give 0 or more and less than 1"));
+  }
+  if (optimizer->momentum() != 0 && optimizer->name() != "sgd") {
+    return InvalidField("optimizer.momentum", "is for sgd; drop it or give 0");
   }
   TESSERA_RETURN_IF_ERROR(CheckAtLeastZero("optimizer.weight_decay", optimizer->weight_decay()));
   TESSERA_RETURN_IF_ERROR(CheckRange("optimizer.warmup_steps", optimizer->warmup_steps(), 0));
@@ -195,7 +198,7 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, prefetch, 1);
   TESSERA_DEFAULT(memory, max_live_units, 0);
   TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("memory.unshard", memory->unshard(), {"auto", "slots"}, {"resident"}));
+      CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
   return CheckRange("memory.max_live_units", memory->max_live_units(), 0, 1'024);
 }

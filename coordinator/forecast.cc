@@ -13,15 +13,19 @@ namespace {
 v1::RankForecast ForecastRank(const v1::Plan& plan, const v1::Layout& layout) {
   v1::RankForecast rank;
   int64_t parameters = 0;
-  int64_t optimizer = 0;
+  int64_t gradients = 0;
+  int64_t elements = 0;
   for (int i = 0; i < plan.units_size(); ++i) {
-    parameters += layout.units(i).shard_numel() * DTypeBytes(plan.units(i).original_dtype());
-    optimizer += layout.units(i).shard_numel() * kOptimizerBytesPerElement;
+    const int64_t bytes =
+        layout.units(i).shard_numel() * DTypeBytes(plan.units(i).original_dtype());
+    if (!MasterIsResident(plan.units(i), layout)) parameters += bytes;
+    gradients += bytes;  // reduced gradients are kept in the original dtype
+    elements += layout.units(i).shard_numel();
   }
   rank.set_parameter_bytes(parameters);
-  // Reduced gradients are kept in the original dtype.
-  rank.set_gradient_bytes(parameters);
-  rank.set_optimizer_bytes(optimizer);
+  rank.set_gradient_bytes(gradients);
+  rank.set_optimizer_bytes(elements * layout.rank_file().optimizer_arrays() *
+                           static_cast<int64_t>(sizeof(float)));
   rank.set_undo_bytes(layout.rank_file().undo_bytes());
   rank.set_record_bytes(layout.rank_file().record_bytes());
   rank.set_private_total_bytes(layout.rank_file().total_bytes());

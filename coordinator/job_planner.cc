@@ -22,15 +22,14 @@ absl::Status CheckDTypes(const v1::Plan& plan) {
                           absl::StrCat("is ", DTypeName(unit.original_dtype()),
                                        "; only float32 models can be trained yet"));
     }
-    if (unit.param_dtype() != v1::FLOAT32) {
-      return InvalidField(
-          "mixed_precision.param_dtype",
-          absl::StrCat(DTypeName(unit.param_dtype()), " is not available yet; use float32"));
-    }
-    if (unit.reduce_dtype() != v1::FLOAT32) {
-      return InvalidField(
-          "mixed_precision.reduce_dtype",
-          absl::StrCat(DTypeName(unit.reduce_dtype()), " is not available yet; use float32"));
+    const std::pair<const char*, DType> asked[] = {
+        {"mixed_precision.param_dtype", unit.param_dtype()},
+        {"mixed_precision.reduce_dtype", unit.reduce_dtype()}};
+    for (const auto& [field, dtype] : asked) {
+      if (dtype == v1::FLOAT32 || dtype == v1::BFLOAT16 || dtype == v1::FLOAT16) continue;
+      return InvalidField(field, absl::StrCat(DTypeName(dtype),
+                                              " is not available yet; use float32, "
+                                              "bfloat16 or float16"));
     }
   }
   return absl::OkStatus();
@@ -50,6 +49,26 @@ absl::Status CheckCheckpoint(const v1::CheckpointSpec& checkpoint) {
   return absl::OkStatus();
 }
 
+int64_t TotalBytes(const v1::Forecast& forecast) {
+  int64_t bytes = 0;
+  for (const v1::RankForecast& rank : forecast.ranks()) bytes += rank.mapped_bytes();
+  for (const v1::HostForecast& host : forecast.hosts()) bytes += host.mapped_bytes();
+  return bytes;
+}
+
+// What `auto` took and what the other choice would have cost.
+absl::StatusOr<std::string> WhyResident(const JobPlan& planned, v1::JobSpec resolved) {
+  resolved.mutable_memory()->set_unshard("slots");
+  const int world_size = planned.layout.world_size();
+  TESSERA_ASSIGN_OR_RETURN(const v1::Layout slots, MakeLayout(planned.plan, resolved, world_size));
+  const v1::Forecast forecast =
+      MakeForecast(planned.plan, slots, world_size, resolved.micro_batches());
+  return absl::StrCat(
+      "memory.unshard auto took resident, since all ranks share one host: nothing "
+      "is moved to unshard, and the host maps ",
+      TotalBytes(planned.forecast), " bytes; slots would map ", TotalBytes(forecast), ".");
+}
+
 }  // namespace
 
 absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
@@ -60,6 +79,9 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
   planned.forecast =
       MakeForecast(planned.plan, planned.layout, world_size, resolved.micro_batches());
+  if (resolved.memory().unshard() == "auto") {
+    TESSERA_ASSIGN_OR_RETURN(*planned.layout.add_notes(), WhyResident(planned, resolved));
+  }
   return planned;
 }
 
@@ -85,19 +107,11 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                         "only plan this model");
   }
   TESSERA_RETURN_IF_ERROR(CheckDTypes(plan));
-  if (resolved.optimizer().name() != "adamw")
-    return unavailable("optimizer.name", resolved.optimizer().name(), "adamw");
-  if (resolved.optimizer().clip_norm() > 0) {
-    return InvalidField("optimizer.clip_norm", "clipping is not available yet; give 0");
-  }
   if (resolved.mesh().strategy() != "full_shard") {
     return unavailable("mesh.strategy", resolved.mesh().strategy(), "full_shard");
   }
   if (resolved.mesh().replicas() != 1) {
     return InvalidField("mesh.replicas", "replicas are not available yet; give 1");
-  }
-  if (resolved.memory().unshard() == "resident") {
-    return unavailable("memory.unshard", resolved.memory().unshard(), "auto or slots");
   }
   return CheckCheckpoint(resolved.checkpoint());
 }

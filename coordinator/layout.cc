@@ -11,6 +11,7 @@
 #include "common/fingerprint.h"
 #include "common/flat_layout.h"
 #include "common/job_spec.h"
+#include "common/optimizer_state.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -31,9 +32,6 @@ absl::Status CheckMesh(const v1::JobSpec& resolved, int world_size) {
   if (resolved.mesh().replicas() != 1) {
     return InvalidField("mesh.replicas", absl::StrCat("is ", resolved.mesh().replicas(),
                                                       "; replicas are not available yet, give 1"));
-  }
-  if (resolved.memory().unshard() == "resident") {
-    return InvalidField("memory.unshard", "\"resident\" is not available yet; use auto or slots");
   }
   return absl::OkStatus();
 }
@@ -117,6 +115,14 @@ void PlaceSlots(const SlotNeeds& needs, int64_t spares, int64_t min_slots, Slots
   for (int64_t i = 0; i < spares; ++i) AddSlot(needs.below_root_bytes, slots);
 }
 
+// Each unit for ever in a place of its own.
+void PlaceResidentUnits(const v1::Plan& plan, const v1::Layout& layout, Slots* slots) {
+  for (int i = 0; i < plan.units_size(); ++i) {
+    const int64_t bytes = layout.units(i).padded_numel() * DTypeBytes(plan.units(i).param_dtype());
+    if (bytes > 0) AddSlot(bytes, slots)->set_unit(i);
+  }
+}
+
 // Hands out regions of the rank file one after the other.
 class RegionCursor {
  public:
@@ -134,8 +140,10 @@ class RegionCursor {
   int64_t end_;
 };
 
-void PlaceRankFile(const v1::Plan& plan, v1::Layout* layout) {
+void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layout) {
   v1::RankFileLayout* file = layout->mutable_rank_file();
+  file->set_optimizer_arrays(optimizer_arrays);
+  const int64_t state_bytes = optimizer_arrays * static_cast<int64_t>(sizeof(float));
   file->set_record_bytes(StepRecordBytes(plan.units_size()));
   RegionCursor cursor(file->record_bytes());
   auto& units = *layout->mutable_units();
@@ -144,15 +152,16 @@ void PlaceRankFile(const v1::Plan& plan, v1::Layout* layout) {
   };
   const auto original = [&](int i) { return DTypeBytes(plan.units(i).original_dtype()); };
   for (int i = 0; i < units.size(); ++i) {
-    units[i].set_parameter_offset_bytes(cursor.Take(shard_bytes(i, original(i))));
+    const bool own = !MasterIsResident(plan.units(i), *layout);
+    units[i].set_parameter_offset_bytes(own ? cursor.Take(shard_bytes(i, original(i))) : 0);
   }
   for (int i = 0; i < units.size(); ++i) {
     units[i].set_gradient_offset_bytes(cursor.Take(shard_bytes(i, original(i))));
   }
   int64_t undo_bytes = 0;
   for (int i = 0; i < units.size(); ++i) {
-    units[i].set_optimizer_offset_bytes(cursor.Take(shard_bytes(i, kOptimizerBytesPerElement)));
-    undo_bytes = std::max(undo_bytes, shard_bytes(i, original(i) + kOptimizerBytesPerElement));
+    units[i].set_optimizer_offset_bytes(cursor.Take(shard_bytes(i, state_bytes)));
+    undo_bytes = std::max(undo_bytes, shard_bytes(i, original(i) + state_bytes));
   }
   file->set_undo_offset_bytes(cursor.Take(undo_bytes));
   file->set_undo_bytes(undo_bytes);
@@ -170,6 +179,10 @@ absl::Status CheckTotal(const v1::Layout& layout) {
 
 }  // namespace
 
+bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout) {
+  return layout.unshard_mode() == v1::RESIDENT && unit.param_dtype() == unit.original_dtype();
+}
+
 absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& resolved,
                                       int world_size) {
   TESSERA_RETURN_IF_ERROR(CheckMesh(resolved, world_size));
@@ -179,8 +192,10 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& r
   layout.set_sharding_strategy(v1::FULL_SHARD);
   layout.set_shard_count(world_size);
   layout.set_replica_count(1);
-  layout.set_unshard_mode(v1::SLOTS);
-  layout.set_prefetch(static_cast<int32_t>(resolved.memory().prefetch()));
+  const bool resident = resolved.memory().unshard() != "slots";
+  layout.set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
+  // What is always whole is not gathered ahead.
+  layout.set_prefetch(resident ? 0 : static_cast<int32_t>(resolved.memory().prefetch()));
   if (world_size == 1)
     layout.add_notes("One rank: every shard is a whole unit, and nothing is sent.");
   for (const v1::Unit& unit : plan.units()) {
@@ -189,11 +204,15 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& r
   SetLevels(plan, &layout);
   const SlotNeeds needs = NeedsOf(plan, layout);
   const int64_t max_live = resolved.memory().max_live_units();
-  PlaceSlots(needs, layout.prefetch(), max_live == 0 ? 0 : max_live + layout.prefetch(),
-             layout.mutable_unsharded_slots());
+  if (resident) {
+    PlaceResidentUnits(plan, layout, layout.mutable_unsharded_slots());
+  } else {
+    PlaceSlots(needs, layout.prefetch(), max_live == 0 ? 0 : max_live + layout.prefetch(),
+               layout.mutable_unsharded_slots());
+  }
   PlaceSlots(needs, /*spares=*/1, /*min_slots=*/0, layout.mutable_gradient_slots());
   layout.set_gradient_stride_bytes(RoundUp(EndOf(layout.gradient_slots()), kPageBytes));
-  PlaceRankFile(plan, &layout);
+  PlaceRankFile(plan, OptimizerStateArrays(resolved.optimizer()), &layout);
   TESSERA_RETURN_IF_ERROR(CheckTotal(layout));
   layout.set_layout_fingerprint(LayoutFingerprint(layout, layout.units()));
   return layout;

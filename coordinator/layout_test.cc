@@ -18,11 +18,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-v1::JobSpec Job(const std::string& more = "") {
+v1::JobSpec Job(const std::string& more = "", const std::string& unshard = "slots") {
   auto spec = ParseJobSpec(absl::StrCat(R"({"name":"j")", more, "}"), "job.json");
   EXPECT_TRUE(spec.ok()) << spec.status();
   auto resolved = ResolveJobSpec(*std::move(spec));
   EXPECT_TRUE(resolved.ok()) << resolved.status();
+  resolved->mutable_memory()->set_unshard(unshard);
   return *resolved;
 }
 
@@ -71,7 +72,9 @@ std::vector<std::string> Shape(const google::protobuf::RepeatedPtrField<v1::Slot
   std::vector<std::string> lines;
   for (const v1::Slot& slot : slots) {
     lines.push_back(absl::StrCat(slot.offset_bytes(), "+", slot.bytes(), "@",
-                                 slot.has_level() ? absl::StrCat(slot.level()) : "spare"));
+                                 slot.has_level()  ? absl::StrCat(slot.level())
+                                 : slot.has_unit() ? absl::StrCat("unit ", slot.unit())
+                                                   : "spare"));
   }
   return lines;
 }
@@ -169,6 +172,42 @@ TEST(LayoutTest, AlignsInBytesOfParamDType) {
             256);
 }
 
+TEST(LayoutTest, ResidentUnitsHaveAPlaceEachAndTheMasterIsThere) {
+  v1::Plan plan;
+  AddUnit("a", {32}, 2, &plan);
+  AddUnit("b", {}, 2, &plan);
+  AddUnit("", {100}, -1, &plan);
+  const v1::Layout layout = Layout(plan, Job("", "resident"), 2);
+  EXPECT_EQ(layout.unshard_mode(), v1::RESIDENT);
+  EXPECT_EQ(layout.prefetch(), 0);
+  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@unit 0", "256+512@unit 2"));
+  // One unit below the root: gradients as ever.
+  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+512@0", "512+256@1"));
+  EXPECT_EQ(layout.units(0).parameter_offset_bytes(), 0);
+  // Record 4,160; 32 and 64 elements a rank of 4 + 8 bytes; 64 x 12 for the undo.
+  EXPECT_EQ(layout.rank_file().total_bytes(), 4160 + 96 * 12 + 64 * 12);
+}
+
+TEST(LayoutTest, ResidentInLowPrecisionKeepsMastersApart) {
+  v1::Plan plan;
+  AddUnit("", {100}, -1, &plan, v1::BFLOAT16);
+  const v1::Layout layout = Layout(plan, Job("", "resident"), 2);
+  // 50 elements a shard, up to 64 for 128 bytes.
+  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@unit 0"));
+  EXPECT_EQ(layout.units(0).parameter_offset_bytes(), 4160);
+  EXPECT_EQ(layout.rank_file().total_bytes(), 4160 + 64 * (4 + 4 + 8) + 64 * 12);
+}
+
+TEST(LayoutTest, SgdKeepsWhatItNeeds) {
+  v1::Plan plan;
+  AddUnit("", {32}, -1, &plan);
+  v1::JobSpec job = Job();
+  job.mutable_optimizer()->set_name("sgd");
+  EXPECT_EQ(Layout(plan, job, 1).rank_file().total_bytes(), 4160 + 32 * 8 + 32 * 4);
+  job.mutable_optimizer()->set_momentum(0.9);
+  EXPECT_EQ(Layout(plan, job, 1).rank_file().total_bytes(), 4160 + 32 * 12 + 32 * 8);
+}
+
 TEST(LayoutTest, HeaderSaysWhatItIs) {
   const v1::Layout layout = Layout(NestedPlan(), Job(), 3);
   EXPECT_EQ(layout.plan_fingerprint(), "p");
@@ -188,19 +227,14 @@ TEST(LayoutTest, HeaderSaysWhatItIs) {
 
 TEST(LayoutTest, RefusesMeshesThatAreNotThereYet) {
   const v1::JobSpec good = Job();
-  v1::JobSpec strategy = good, replicas = good, resident = good, align = good;
+  v1::JobSpec strategy = good, replicas = good, align = good;
   strategy.mutable_mesh()->set_strategy("no_shard");
   replicas.mutable_mesh()->set_replicas(2);
-  resident.mutable_memory()->set_unshard("resident");
   align.mutable_wrap()->set_param_align_bytes(-1);
   const std::vector<std::tuple<v1::JobSpec, int, std::string>> cases = {
-      {good, 0, "world_size"},
-      {good, -1, "world_size"},
-      {good, 65'537, "world_size"},
-      {strategy, 2, "mesh.strategy"},
-      {replicas, 2, "mesh.replicas"},
-      {resident, 2, "memory.unshard"},
-      {align, 2, "wrap.param_align_bytes"},
+      {good, 0, "world_size"},        {good, -1, "world_size"},
+      {good, 65'537, "world_size"},   {strategy, 2, "mesh.strategy"},
+      {replicas, 2, "mesh.replicas"}, {align, 2, "wrap.param_align_bytes"},
   };
   for (const auto& [job, world_size, field] : cases) {
     const absl::Status status = MakeLayout(NestedPlan(), job, world_size).status();

@@ -249,15 +249,34 @@ void CheckSlots(const v1::Plan& plan, const v1::Layout& layout,
   EXPECT_LE(below_root_slots, below_root_units);
 }
 
+// Every unit with elements has one place, of its own length.
+void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout, Intervals* placed) {
+  std::vector<int> places(plan.units_size(), 0);
+  for (const v1::Slot& slot : layout.unsharded_slots()) {
+    placed->Add(slot.offset_bytes(), slot.bytes(), 128);
+    ++places[slot.unit()];
+    EXPECT_EQ(slot.bytes(), layout.units(slot.unit()).padded_numel() *
+                                DTypeBytes(plan.units(slot.unit()).param_dtype()));
+  }
+  for (int i = 0; i < plan.units_size(); ++i) {
+    EXPECT_EQ(places[i], plan.units(i).numel() > 0 ? 1 : 0);
+  }
+}
+
 void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   const v1::Layout& layout = planned.layout;
   Intervals rank_file, unsharded, gradients;
   rank_file.Add(0, layout.rank_file().record_bytes(), 64);
-  int64_t parameters = 0, optimizer = 0, wire = 0, largest = 0;
+  int64_t parameters = 0, own_parameters = 0, optimizer = 0, wire = 0, largest = 0;
   for (int i = 0; i < layout.units_size(); ++i) {
     const v1::UnitLayout& unit = layout.units(i);
     CheckUnit(planned.plan.units(i), unit, job, layout.shard_count());
-    rank_file.Add(unit.parameter_offset_bytes(), unit.shard_numel() * 4, 64);
+    const bool resident_master =
+        layout.unshard_mode() == v1::RESIDENT && planned.plan.units(i).param_dtype() == v1::FLOAT32;
+    if (!resident_master) {
+      rank_file.Add(unit.parameter_offset_bytes(), unit.shard_numel() * 4, 64);
+      own_parameters += unit.shard_numel() * 4;
+    }
     rank_file.Add(unit.gradient_offset_bytes(), unit.shard_numel() * 4, 64);
     rank_file.Add(unit.optimizer_offset_bytes(), unit.shard_numel() * 8, 64);
     parameters += unit.shard_numel() * 4;
@@ -271,11 +290,15 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   rank_file.Add(layout.rank_file().undo_offset_bytes(), layout.rank_file().undo_bytes(), 64);
   EXPECT_EQ(layout.rank_file().undo_bytes(), largest);
   EXPECT_EQ(rank_file.CheckedEnd(), layout.rank_file().total_bytes());
-  CheckSlots(planned.plan, layout, layout.unsharded_slots(), &unsharded);
+  if (layout.unshard_mode() == v1::RESIDENT) {
+    CheckPlaces(planned.plan, layout, &unsharded);
+  } else {
+    CheckSlots(planned.plan, layout, layout.unsharded_slots(), &unsharded);
+  }
   CheckSlots(planned.plan, layout, layout.gradient_slots(), &gradients);
   EXPECT_EQ(layout.gradient_stride_bytes(), RoundUp(gradients.CheckedEnd(), 4096));
   for (const v1::RankForecast& rank : planned.forecast.ranks()) {
-    EXPECT_EQ(rank.parameter_bytes(), parameters);
+    EXPECT_EQ(rank.parameter_bytes(), own_parameters);
     EXPECT_EQ(rank.gradient_bytes(), parameters);
     EXPECT_EQ(rank.optimizer_bytes(), optimizer);
     EXPECT_EQ(rank.padding_bytes(), layout.rank_file().total_bytes() - rank_file.sum());
@@ -302,7 +325,8 @@ TEST(PlanningPropertyTest, EveryPlanLayoutAndForecastHoldsTogether) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     TreeMaker maker(seed);
     const Tree tree = maker.Make();
-    const v1::JobSpec job = maker.Job(tree);
+    v1::JobSpec job = maker.Job(tree);
+    if (seed % 2 == 1) job.mutable_memory()->set_unshard("slots");
     const int world_size = 1 + maker.Below(9);
     const auto planned = PlanJob(job, world_size);
     ASSERT_TRUE(planned.ok()) << planned.status();

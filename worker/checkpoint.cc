@@ -24,7 +24,9 @@ bool WantsExport(const Session& session) {
   return session.job().checkpoint().export_() && !session.job().checkpoint().dir().empty();
 }
 
-std::string ExportDirectory(const Session& session) { return absl::StrCat(session.job().checkpoint().dir(), "/export"); }
+std::string ExportDirectory(const Session& session) {
+  return absl::StrCat(session.job().checkpoint().dir(), "/export");
+}
 
 // safetensors' own names.
 const char* SafetensorsDType(DType dtype) {
@@ -45,17 +47,21 @@ absl::Status WriteAll(int fd, const void* data, int64_t bytes, const std::string
   while (bytes > 0) {
     const ssize_t written = write(fd, next, bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+    if (written <= 0)
+      return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
     next += written;
     bytes -= written;
   }
   return absl::OkStatus();
 }
 
-absl::Status SyncAndRename(int fd, const std::string& temporary, const std::string& path, const std::string& directory) {
-  if (fsync(fd) != 0) return absl::InternalError(absl::StrCat("cannot sync ", temporary, ": ", std::strerror(errno)));
+absl::Status SyncAndRename(int fd, const std::string& temporary, const std::string& path,
+                           const std::string& directory) {
+  if (fsync(fd) != 0)
+    return absl::InternalError(absl::StrCat("cannot sync ", temporary, ": ", std::strerror(errno)));
   if (rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::InternalError(absl::StrCat("cannot rename ", temporary, " to ", path, ": ", std::strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("cannot rename ", temporary, " to ", path, ": ", std::strerror(errno)));
   }
   const UniqueFd folder(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid() || fsync(folder.get()) != 0) {
@@ -64,13 +70,14 @@ absl::Status SyncAndRename(int fd, const std::string& temporary, const std::stri
   return absl::OkStatus();
 }
 
+// Rank 0 writes (fd is -1 elsewhere), one unit in memory at a time.
 absl::Status WriteUnits(Session& session, int fd, const std::string& path) {
   for (int unit = 0; unit < session.plan().units_size(); ++unit) {
-    TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, session.Unshard(unit, Phase::kSummon));
-    if (fd < 0) continue;
-    for (const v1::UnitParameter& parameter : session.plan().units(unit).parameters()) {
-      TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(parameter.fqn()));
-      TESSERA_RETURN_IF_ERROR(WriteAll(fd, view.data, view.numel * DTypeBytes(view.dtype), path));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<SummonedParameter> parameters,
+                             session.SummonUnit(unit, /*keep=*/fd >= 0));
+    for (const SummonedParameter& parameter : parameters) {
+      TESSERA_RETURN_IF_ERROR(
+          WriteAll(fd, parameter.bytes.data(), static_cast<int64_t>(parameter.bytes.size()), path));
     }
   }
   return absl::OkStatus();
@@ -84,10 +91,11 @@ std::string SafetensorsHeader(const v1::Plan& plan) {
   int64_t offset = 0;
   for (const v1::Unit& unit : plan.units()) {
     for (const v1::UnitParameter& parameter : unit.parameters()) {
-      const int64_t bytes = parameter.numel() * DTypeBytes(unit.param_dtype());
-      header[parameter.fqn()] = {{"dtype", SafetensorsDType(unit.param_dtype())},
-                                 {"shape", std::vector<int64_t>(parameter.shape().begin(), parameter.shape().end())},
-                                 {"data_offsets", {offset, offset + bytes}}};
+      const int64_t bytes = parameter.numel() * DTypeBytes(unit.original_dtype());
+      header[parameter.fqn()] = {
+          {"dtype", SafetensorsDType(unit.original_dtype())},
+          {"shape", std::vector<int64_t>(parameter.shape().begin(), parameter.shape().end())},
+          {"data_offsets", {offset, offset + bytes}}};
       offset += bytes;
     }
   }
@@ -102,9 +110,12 @@ absl::Status PrepareExport(const Session& session) {
   const std::string directory = ExportDirectory(session);
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return InvalidField("checkpoint.dir", absl::StrCat("cannot make ", directory, ": ", error.message()));
+  if (error)
+    return InvalidField("checkpoint.dir",
+                        absl::StrCat("cannot make ", directory, ": ", error.message()));
   if (access(directory.c_str(), W_OK) != 0) {
-    return InvalidField("checkpoint.dir", absl::StrCat("cannot write into ", directory, ": ", std::strerror(errno)));
+    return InvalidField("checkpoint.dir",
+                        absl::StrCat("cannot write into ", directory, ": ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }
@@ -119,9 +130,12 @@ absl::StatusOr<std::string> WriteExport(Session& session) {
   }
   const std::string temporary = absl::StrCat(path, ".writing");
   const UniqueFd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return absl::InternalError(absl::StrCat("cannot create ", temporary, ": ", std::strerror(errno)));
+  if (!file.valid())
+    return absl::InternalError(
+        absl::StrCat("cannot create ", temporary, ": ", std::strerror(errno)));
   const std::string header = SafetensorsHeader(session.plan());
-  absl::Status status = WriteAll(file.get(), header.data(), static_cast<int64_t>(header.size()), temporary);
+  absl::Status status =
+      WriteAll(file.get(), header.data(), static_cast<int64_t>(header.size()), temporary);
   if (status.ok()) status = WriteUnits(session, file.get(), temporary);
   if (status.ok()) status = SyncAndRename(file.get(), temporary, path, directory);
   if (!status.ok()) {

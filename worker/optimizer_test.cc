@@ -8,11 +8,23 @@
 namespace tessera {
 namespace {
 
+// One update of `numel` elements with their moments.
+void Adam(const OptimizerOptions& options, int64_t update, double learning_rate, bool decay,
+          int64_t numel, const float* gradient, float* parameter, float* m, float* v) {
+  UpdateRun run;
+  run.numel = numel;
+  run.decay = decay;
+  run.gradient = gradient;
+  run.parameter = parameter;
+  run.state = {m, v};
+  UpdateElements(options, {.update = update, .learning_rate = learning_rate}, run);
+}
+
 TEST(AdamWTest, FirstStepMovesByTheLearningRateAgainstTheSign) {
   // m_hat = g and sqrt(v_hat) = |g| in the first step, so the move is lr x sign(g), whatever g is (eps aside).
   const std::vector<float> gradient = {0.5f, -2.0f, 1e-3f};
   std::vector<float> parameter = {1.0f, 1.0f, 1.0f}, m(3, 0.0f), v(3, 0.0f);
-  AdamW({}, 1, 0.01, /*decay=*/false, 3, gradient.data(), parameter.data(), m.data(), v.data());
+  Adam({}, 1, 0.01, /*decay=*/false, 3, gradient.data(), parameter.data(), m.data(), v.data());
   EXPECT_NEAR(parameter[0], 0.99, 1e-6);
   EXPECT_NEAR(parameter[1], 1.01, 1e-6);
   EXPECT_NEAR(parameter[2], 0.99, 1e-6);
@@ -24,7 +36,7 @@ TEST(AdamWTest, WeightDecayIsDecoupled) {
   // No gradient: only the decay acts, and it does not go through the moments.
   const float gradient = 0;
   float parameter = 2.0f, m = 0, v = 0;
-  AdamW({.weight_decay = 0.1}, 1, 0.5, /*decay=*/true, 1, &gradient, &parameter, &m, &v);
+  Adam({}, 1, 0.5, /*decay=*/true, 1, &gradient, &parameter, &m, &v);
   EXPECT_FLOAT_EQ(parameter, 2.0f * (1 - 0.5f * 0.1f));
   EXPECT_EQ(m, 0);
   EXPECT_EQ(v, 0);
@@ -41,9 +53,75 @@ TEST(AdamWTest, FollowsTheFormulaOverManySteps) {
     v = 0.95 * v + 0.05 * g * g;
     p -=
         0.02 * (m / (1 - std::pow(0.9, step))) / (std::sqrt(v / (1 - std::pow(0.95, step))) + 1e-8);
-    AdamW({}, step, 0.02, true, 1, &fg, &fp, &fm, &fv);
+    Adam({}, step, 0.02, true, 1, &fg, &fp, &fm, &fv);
   }
   EXPECT_NEAR(fp, p, 2e-6);
+}
+
+TEST(AdamTest, WeightDecayGoesThroughTheMoments) {
+  const float gradient = 0.25f;
+  float parameter = 2.0f, m = 0, v = 0;
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kAdam;
+  options.weight_decay = 0.5;
+  Adam(options, 1, 0.01, /*decay=*/true, 1, &gradient, &parameter, &m, &v);
+  // The gradient is 0.25 + 0.5 x 2 = 1.25; the first step moves by the learning rate.
+  EXPECT_FLOAT_EQ(m, 0.125f);
+  EXPECT_NEAR(parameter, 1.99, 1e-6);
+}
+
+TEST(SgdTest, MomentumAddsUp) {
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kSgd;
+  options.momentum = 0.5;
+  const float gradient = 1.0f;
+  float parameter = 10.0f, buffer = 0;
+  UpdateRun run;
+  run.numel = 1;
+  run.gradient = &gradient;
+  run.parameter = &parameter;
+  run.state = {&buffer, nullptr};
+  for (int64_t update = 1; update <= 3; ++update) {
+    UpdateElements(options, {.update = update, .learning_rate = 1}, run);
+  }
+  // Moves of 1, 1.5 and 1.75.
+  EXPECT_EQ(parameter, 10 - 4.25f);
+  EXPECT_EQ(buffer, 1.75f);
+}
+
+TEST(SgdTest, WithoutMomentumNoStateIsNeeded) {
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kSgd;
+  options.weight_decay = 0.5;
+  const float gradient = 1.0f;
+  float parameter = 4.0f;
+  UpdateRun run;
+  run.numel = 1;
+  run.decay = true;
+  run.gradient = &gradient;
+  run.parameter = &parameter;
+  UpdateElements(options, {.learning_rate = 0.5, .gradient_scale = 0.25}, run);
+  EXPECT_EQ(parameter, 4 - 0.5f * (0.25f + 2.0f));
+}
+
+TEST(OptimizerTest, CopyIsTheNewParameterRounded) {
+  // 1 - 2^-9 lies between the bfloat16 neighbours 1 - 2^-8 and 1 at the same distance: to the even one, 1.
+  for (const DType dtype : {v1::BFLOAT16, v1::FLOAT16}) {
+    OptimizerOptions options;
+    options.kind = OptimizerKind::kSgd;
+    const float gradient = 0x1p-9f;
+    float parameter = 1.0f;
+    uint16_t copy = 0;
+    UpdateRun run;
+    run.numel = 1;
+    run.gradient = &gradient;
+    run.parameter = &parameter;
+    run.copy = &copy;
+    run.copy_dtype = dtype;
+    UpdateElements(options, {.learning_rate = 1}, run);
+    EXPECT_EQ(parameter, 1 - 0x1p-9f);
+    EXPECT_EQ(copy, dtype == v1::BFLOAT16 ? 0x3f80 : 0x3bfc);
+  }
 }
 
 }  // namespace

@@ -47,8 +47,12 @@ absl::StatusOr<int> Session::FindUnitOf(absl::string_view parameter_fqn) const {
 absl::Status Session::DeclareOrder(std::vector<int> unshard_order) {
   return impl_->DeclareOrder(std::move(unshard_order));
 }
-absl::StatusOr<StepInfo> Session::BeginStep(const StepOptions& options) { return impl_->BeginStep(options); }
-absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) { return impl_->BeginMicroBatch(micro_batch); }
+absl::StatusOr<StepInfo> Session::BeginStep(const StepOptions& options) {
+  return impl_->BeginStep(options);
+}
+absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) {
+  return impl_->BeginMicroBatch(micro_batch);
+}
 // A CPU rank computes on the calling thread, whatever stream it names.
 absl::StatusOr<UnitLease> Session::Unshard(int unit, Phase phase, Stream* /*stream*/) {
   return impl_->Unshard(unit, phase);
@@ -57,19 +61,29 @@ absl::Status Session::Prefetch(int unit) { return impl_->Prefetch(unit); }
 absl::StatusOr<GradientSlot> Session::GradientView(int unit, absl::string_view fqn) {
   return impl_->GradientView(unit, fqn);
 }
-absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, Event ready) {
+absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
+                                     Event ready) {
   return impl_->SubmitGradient(unit, fqn, gradient, ready);
 }
 absl::Status Session::Reduce(int unit, Stream* /*stream*/) { return impl_->Reduce(unit); }
-absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) { return impl_->EndStep(metrics); }
+absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) {
+  return impl_->EndStep(metrics);
+}
 absl::StatusOr<SummonedParameter> Session::Summon(absl::string_view fqn, bool writeback) {
   if (writeback) return absl::UnimplementedError("Summon with writeback is not there yet");
   return impl_->Summon(fqn);
 }
-absl::Status Session::AllReduceSum(absl::Span<double> values) { return impl_->AllReduceSum(values); }
+absl::StatusOr<std::vector<SummonedParameter>> Session::SummonUnit(int unit, bool keep) {
+  return impl_->SummonUnit(unit, keep);
+}
+absl::Status Session::AllReduceSum(absl::Span<double> values) {
+  return impl_->AllReduceSum(values);
+}
 absl::Status Session::Barrier(absl::string_view what) { return impl_->Barrier(what); }
 void Session::ReportProgress(const v1::Progress& progress) { impl_->ReportProgress(progress); }
-absl::StatusOr<absl::Span<const float>> Session::GradientShard(int unit) const { return impl_->GradientShard(unit); }
+absl::StatusOr<absl::Span<const float>> Session::GradientShard(int unit) const {
+  return impl_->GradientShard(unit);
+}
 absl::Status Session::Finish() { return impl_->Finish(); }
 void Session::Abort(const absl::Status& status) { impl_->Abort(status); }
 

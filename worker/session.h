@@ -55,9 +55,9 @@
 namespace tessera {
 
 // What an unsharded unit is used for. kForward, kRecompute and kBackward are part of the step's
-// order, which every rank must follow; kEval and kSummon are checked between ranks as they happen
-// and are no part of it.
-enum class Phase { kForward, kRecompute, kBackward, kEval, kSummon };
+// order, which every rank must follow; kEval is checked between ranks as it happens and is
+// no part of it.
+enum class Phase { kForward, kRecompute, kBackward, kEval };
 
 struct StepOptions {
   // For this step's optimizer.
@@ -203,6 +203,10 @@ class Session {
   // The whole parameter on every rank; all ranks call it, outside a step. writeback = true:
   // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
+
+  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it; those that
+  // do not need the values say keep = false and get none.
+  absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
 
   // Sums `values` element by element over all ranks, in rank order; every rank gets the same bits.
   // At most 8 values.

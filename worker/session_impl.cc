@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/float_bits.h"
 #include "common/status_macros.h"
 #include "worker/blame.h"
 
@@ -27,6 +28,27 @@ v1::Plan MakePlan(const SessionParts& parts) {
   return plan;
 }
 
+// As torch.nn.utils.clip_grad_norm_.
+double ClipCoefficient(double clip_norm, double gradient_norm) {
+  return clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
+}
+
+// to += from, element by element in float32, rounded to the view's dtype.
+void AddElements(const TensorView& to, const void* from) {
+  if (to.dtype == v1::FLOAT32) {
+    const auto* terms = static_cast<const float*>(from);
+    for (int64_t i = 0; i < to.numel; ++i) to.as<float>()[i] += terms[i];
+    return;
+  }
+  const bool bfloat16 = to.dtype == v1::BFLOAT16;
+  const auto* terms = static_cast<const uint16_t*>(from);
+  for (int64_t i = 0; i < to.numel; ++i) {
+    uint16_t& sum = to.as<uint16_t>()[i];
+    sum = bfloat16 ? BFloat16FromFloat(FloatFromBFloat16(sum) + FloatFromBFloat16(terms[i]))
+                   : Float16FromFloat(FloatFromFloat16(sum) + FloatFromFloat16(terms[i]));
+  }
+}
+
 std::string Name(absl::string_view fqn) { return fqn.empty() ? "(root)" : std::string(fqn); }
 
 }  // namespace
@@ -41,7 +63,9 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .collectives = parts_.collectives.get(),
                  .store = parts_.store.get(),
                  .stats = &stats_}) {
+  parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    executor_.PublishShard(unit);
     for (int p = 0; p < plan_.units(unit).parameters_size(); ++p) {
       const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
       places_[parameter.fqn()] = {unit, p};
@@ -73,11 +97,13 @@ absl::StatusOr<int> SessionImpl::FindUnit(absl::string_view fqn) const {
 
 absl::StatusOr<SessionImpl::Place> SessionImpl::Find(absl::string_view parameter_fqn) const {
   const auto it = places_.find(parameter_fqn);
-  if (it == places_.end()) return absl::NotFoundError(absl::StrCat("no parameter is called \"", parameter_fqn, "\""));
+  if (it == places_.end())
+    return absl::NotFoundError(absl::StrCat("no parameter is called \"", parameter_fqn, "\""));
   return it->second;
 }
 
-absl::StatusOr<SessionImpl::Place> SessionImpl::FindIn(int unit, absl::string_view parameter_fqn) const {
+absl::StatusOr<SessionImpl::Place> SessionImpl::FindIn(int unit,
+                                                       absl::string_view parameter_fqn) const {
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
   TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
   if (place.unit != unit) {
@@ -95,10 +121,11 @@ absl::StatusOr<int> SessionImpl::FindUnitOf(absl::string_view parameter_fqn) con
 
 absl::Status SessionImpl::CheckUnit(int unit) const {
   if (unit >= 0 && unit < plan_.units_size()) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("there is no unit ", unit, "; the plan has ", plan_.units_size()));
+  return absl::NotFoundError(
+      absl::StrCat("there is no unit ", unit, "; the plan has ", plan_.units_size()));
 }
 
-TensorView SessionImpl::View(const Place& place, float* data) const {
+TensorView SessionImpl::View(const Place& place, void* data) const {
   const v1::UnitParameter& parameter = plan_.units(place.unit).parameters(place.parameter);
   return {.data = data,
           .dtype = plan_.units(place.unit).param_dtype(),
@@ -108,13 +135,15 @@ TensorView SessionImpl::View(const Place& place, float* data) const {
 
 absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (step_ > 0 || in_step_) return absl::FailedPreconditionError("DeclareOrder comes before the first step");
+  if (step_ > 0 || in_step_)
+    return absl::FailedPreconditionError("DeclareOrder comes before the first step");
   return executor_.SetOrder(std::move(order));
 }
 
 absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (in_step_) return Keep(absl::FailedPreconditionError("BeginStep inside a step; call EndStep first"));
+  if (in_step_)
+    return Keep(absl::FailedPreconditionError("BeginStep inside a step; call EndStep first"));
   // A rank that never has to wait (it is alone, or always last) notices here that it should stop.
   TESSERA_RETURN_IF_ERROR(Keep(executor_.Progress()));
   in_step_ = true;
@@ -127,10 +156,12 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
   TESSERA_RETURN_IF_ERROR(Usable());
   if (!in_step_ && micro_batch.gradients) {
-    return Keep(absl::FailedPreconditionError("BeginMicroBatch with gradients outside a step; call BeginStep first"));
+    return Keep(absl::FailedPreconditionError(
+        "BeginMicroBatch with gradients outside a step; call BeginStep first"));
   }
   if (!micro_batch.synchronize) {
-    return absl::UnimplementedError("accumulation without synchronisation is not there yet; use synchronize = true");
+    return absl::UnimplementedError(
+        "accumulation without synchronisation is not there yet; use synchronize = true");
   }
   micro_batch_ = micro_batch;
   return absl::OkStatus();
@@ -139,11 +170,12 @@ absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
 absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  const bool in_order = phase == Phase::kForward || phase == Phase::kRecompute || phase == Phase::kBackward;
+  const bool in_order =
+      phase == Phase::kForward || phase == Phase::kRecompute || phase == Phase::kBackward;
   if (in_order && !in_step_) {
-    return Keep(absl::FailedPreconditionError("Unshard for forward or backward outside a step; call BeginStep first"));
+    return Keep(absl::FailedPreconditionError(
+        "Unshard for forward or backward outside a step; call BeginStep first"));
   }
-  if (phase == Phase::kSummon) parts_.faults->Hit("export");
   TESSERA_RETURN_IF_ERROR(Keep(executor_.Unshard(unit, in_order)));
   return UnitLease(weak_from_this(), unit);
 }
@@ -162,40 +194,49 @@ void SessionImpl::Release(int unit) {
 absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fqn) const {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
-  float* begin = executor_.Unsharded(unit);
+  char* begin = executor_.Unsharded(unit);
   const int64_t numel = plan_.units(unit).parameters(place.parameter).numel();
   if (begin == nullptr && numel > 0) {
-    return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
   }
-  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset());
+  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
+                                 DTypeBytes(plan_.units(unit).param_dtype()));
 }
 
 absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_view fqn) {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
   if (!in_step_ || !micro_batch_.gradients) {
-    return Keep(absl::FailedPreconditionError(absl::StrCat("GradientView of \"", fqn, "\" outside a micro-batch with gradients")));
+    return Keep(absl::FailedPreconditionError(
+        absl::StrCat("GradientView of \"", fqn, "\" outside a micro-batch with gradients")));
   }
   if (!plan_.units(unit).parameters(place.parameter).requires_grad()) {
-    return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
   }
   absl::StatusOr<UnitExecutor::GradientTarget> target = executor_.GradientOf(unit, place.parameter);
   TESSERA_RETURN_IF_ERROR(Keep(target.status()));
   return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
 }
 
-absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, const Event& ready) {
+absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
+                                         const TensorView& gradient, const Event& ready) {
   TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
   const TensorView expected = View(place, nullptr);
-  if (gradient.dtype != expected.dtype || gradient.shape != expected.shape || gradient.data == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("the gradient of \"", fqn, "\" must have the dtype ", DTypeName(expected.dtype),
-                                                   " and the shape of the parameter"));
+  if (gradient.dtype != expected.dtype || gradient.shape != expected.shape ||
+      gradient.data == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of \"", fqn, "\" must have the dtype ",
+                     DTypeName(expected.dtype), " and the shape of the parameter"));
   }
   TESSERA_RETURN_IF_ERROR(Keep(ready.Wait()));
   TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, GradientView(unit, fqn));
-  const float* from = gradient.as<float>();
-  float* to = slot.view.as<float>();
-  for (int64_t i = 0; i < slot.view.numel; ++i) to[i] = slot.accumulate ? to[i] + from[i] : from[i];
+  if (slot.accumulate) {
+    AddElements(slot.view, gradient.data);
+  } else {
+    std::memcpy(slot.view.data, gradient.data, slot.view.numel * DTypeBytes(slot.view.dtype));
+  }
   return absl::OkStatus();
 }
 
@@ -210,19 +251,21 @@ absl::Status SessionImpl::Reduce(int unit) {
 
 absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
   static_assert(std::is_trivially_copyable_v<Vote>);
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> payloads,
-      parts_.collectives->Exchange(absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
-                                   absl::StrCat("the commit vote of step ", own.step)));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> payloads,
+                           parts_.collectives->Exchange(
+                               absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
+                               absl::StrCat("the commit vote of step ", own.step)));
   std::vector<Vote> votes(payloads.size());
-  for (size_t i = 0; i < payloads.size(); ++i) std::memcpy(&votes[i], payloads[i].data(), sizeof(Vote));
+  for (size_t i = 0; i < payloads.size(); ++i)
+    std::memcpy(&votes[i], payloads[i].data(), sizeof(Vote));
   for (size_t i = 0; i < votes.size(); ++i) {
     if (votes[i].step == own.step && votes[i].order_hash == own.order_hash) continue;
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "rank ", parts_.collectives->group().ranks[i], " voted for step ", votes[i].step, " with order ",
-                          absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(), " for step ", own.step,
-                          " with order ", absl::Hex(own.order_hash))),
-                      "ORDER_MISMATCH");
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "rank ", parts_.collectives->group().ranks[i], " voted for step ", votes[i].step,
+            " with order ", absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(),
+            " for step ", own.step, " with order ", absl::Hex(own.order_hash))),
+        "ORDER_MISMATCH");
   }
   return votes;
 }
@@ -245,7 +288,8 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
 
 absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (!in_step_) return Keep(absl::FailedPreconditionError("EndStep outside a step; call BeginStep first"));
+  if (!in_step_)
+    return Keep(absl::FailedPreconditionError("EndStep outside a step; call BeginStep first"));
   TESSERA_RETURN_IF_ERROR(Keep(executor_.FinishReductions()));
   executor_.Sweep();
 
@@ -256,7 +300,8 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
   vote.order_hash = executor_.order_hash();
-  if (!parts_.gradients_dir.empty() && vote.step == 1) TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
+  if (!parts_.gradients_dir.empty() && vote.step == 1)
+    TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,
                         .attempt = vote.attempt,
                         .update = updates_ + 1,
@@ -267,9 +312,12 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
 
   const StepResult result = Tally(*votes);
-  store.Decide(/*skip=*/result.non_finite, /*clip_coefficient=*/1);
+  store.Decide(/*skip=*/result.non_finite,
+               ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm));
   store.FinishStep([&](int unit, double us) {
-    stats_.Record(unit, v1::OPTIMIZER, us, 3 * static_cast<int64_t>(store.Parameters(unit).size() * sizeof(float)));
+    executor_.PublishShard(unit);
+    stats_.Record(unit, v1::OPTIMIZER, us,
+                  3 * static_cast<int64_t>(store.Parameters(unit).size() * sizeof(float)));
   });
   ++step_;
   if (!result.non_finite) ++updates_;
@@ -281,32 +329,53 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 absl::Status SessionImpl::WriteGradientsForTests() const {
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     const absl::Span<float> gradients = parts_.store->Gradients(unit);
-    const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-", parts_.assignment.rank(), ".f32");
+    const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-",
+                                          parts_.assignment.rank(), ".f32");
     std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(gradients.data()), static_cast<std::streamsize>(gradients.size() * sizeof(float)));
+    file.write(reinterpret_cast<const char*>(gradients.data()),
+               static_cast<std::streamsize>(gradients.size() * sizeof(float)));
     if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit, bool keep) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  if (in_step_)
+    return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
+  parts_.faults->Hit("export");
+  const v1::UnitLayout& layout = parts_.planned.layouts[unit];
+  std::vector<float> whole(keep ? layout.padded_numel() : 0);
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.GatherMaster(unit, keep ? whole.data() : nullptr)));
+  std::vector<SummonedParameter> summoned;
+  for (int p = 0; keep && p < layout.parameters_size(); ++p) {
+    const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
+    SummonedParameter& into = summoned.emplace_back();
+    into.fqn = parameter.fqn();
+    into.dtype = plan_.units(unit).original_dtype();
+    into.shape = {parameter.shape().begin(), parameter.shape().end()};
+    const char* begin = reinterpret_cast<const char*>(whole.data() + layout.parameters(p).offset());
+    into.bytes.assign(begin, begin + parameter.numel() * static_cast<int64_t>(sizeof(float)));
+  }
+  return summoned;
+}
+
 absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
-  if (in_step_) return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
   TESSERA_ASSIGN_OR_RETURN(const Place place, Find(fqn));
-  TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, Unshard(place.unit, Phase::kSummon));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(fqn));
-  SummonedParameter parameter;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<SummonedParameter> unit, SummonUnit(place.unit, true));
+  SummonedParameter& parameter = unit[place.parameter];
   parameter.fqn = std::string(fqn);
-  parameter.dtype = plan_.units(place.unit).original_dtype();
-  parameter.shape = view.shape;
-  parameter.bytes.assign(view.as<char>(), view.as<char>() + view.numel * DTypeBytes(view.dtype));
-  return parameter;
+  return std::move(parameter);
 }
 
 absl::Status SessionImpl::AllReduceSum(absl::Span<double> values) {
   TESSERA_RETURN_IF_ERROR(Usable());
   if (values.size() > 8) return absl::InvalidArgumentError("AllReduceSum takes at most 8 values");
-  absl::StatusOr<std::vector<std::string>> payloads = parts_.collectives->Exchange(
-      absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)), "a sum over all ranks");
+  absl::StatusOr<std::vector<std::string>> payloads =
+      parts_.collectives->Exchange(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                                     values.size() * sizeof(double)),
+                                   "a sum over all ranks");
   TESSERA_RETURN_IF_ERROR(Keep(payloads.status()));
   std::fill(values.begin(), values.end(), 0.0);
   for (const std::string& payload : *payloads) {
@@ -340,7 +409,8 @@ void SessionImpl::Report(bool now) {
   report.set_incarnation(parts_.incarnation);
   report.set_step(step_);
   report.set_measured_bytes(parts_.measured_bytes);
-  for (v1::OperationSample& sample : stats_.TakeChanged()) *report.add_samples() = std::move(sample);
+  for (v1::OperationSample& sample : stats_.TakeChanged())
+    *report.add_samples() = std::move(sample);
   for (v1::Progress& progress : unsent_progress_) *report.add_progress() = std::move(progress);
   unsent_progress_.clear();
   parts_.membership->ReportStats(std::move(report));
@@ -355,7 +425,8 @@ absl::Status SessionImpl::Finish() {
   TESSERA_RETURN_IF_ERROR(Barrier("every rank to be done"));
   Report(/*now=*/true);
   if (left_.exchange(true)) return Usable();
-  if (parts_.membership != nullptr) parts_.membership->Leave(absl::OkStatus(), std::nullopt, 10 * kLeaveTimeout);
+  if (parts_.membership != nullptr)
+    parts_.membership->Leave(absl::OkStatus(), std::nullopt, 10 * kLeaveTimeout);
   return absl::OkStatus();
 }
 
@@ -363,7 +434,8 @@ void SessionImpl::Abort(const absl::Status& status) {
   if (left_.exchange(true)) return;
   parts_.collectives->Abort(status);
   parts_.collectives->Interrupt(status);
-  if (parts_.membership != nullptr) parts_.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+  if (parts_.membership != nullptr)
+    parts_.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
 }
 
 }  // namespace tessera

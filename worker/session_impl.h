@@ -34,7 +34,8 @@ struct SessionParts {
   int host = 0;
   int64_t measured_bytes = 0;
   std::string incarnation;
-  std::string gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
+  std::string
+      gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
   std::unique_ptr<FaultPoints> faults;
   std::unique_ptr<Collectives> collectives;
   std::unique_ptr<ShardStore> store;
@@ -60,10 +61,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::StatusOr<UnitLease> Unshard(int unit, Phase phase);
   absl::Status Prefetch(int unit);
   absl::StatusOr<GradientSlot> GradientView(int unit, absl::string_view fqn);
-  absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient, const Event& ready);
+  absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
+                              const Event& ready);
   absl::Status Reduce(int unit);
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn);
+  absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep);
   absl::Status AllReduceSum(absl::Span<double> values);
   absl::Status Barrier(absl::string_view what);
   void ReportProgress(const v1::Progress& progress);
@@ -84,7 +87,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
 
   absl::StatusOr<Place> Find(absl::string_view parameter_fqn) const;
   absl::StatusOr<Place> FindIn(int unit, absl::string_view parameter_fqn) const;
-  TensorView View(const Place& place, float* unit_begin_or_parameter) const;
+  TensorView View(const Place& place, void* data) const;
   absl::Status CheckUnit(int unit) const;
   // The session is over once something has failed, or Finish or Abort was called.
   absl::Status Usable() const;
@@ -99,7 +102,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
   UnitExecutor executor_;
-  absl::Status failure_;  // of the calling thread: the first; every later call returns it
+  absl::Status failure_;           // of the calling thread: the first; every later call returns it
   std::atomic<bool> left_{false};  // Finish or Abort has been here
   bool in_step_ = false;
   MicroBatch micro_batch_;

@@ -216,13 +216,6 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
   return absl::OkStatus();
 }
 
-AdamWOptions OptimizerOptions(const v1::OptimizerSpec& spec) {
-  return {.beta1 = spec.betas(0),
-          .beta2 = spec.betas(1),
-          .eps = spec.eps(),
-          .weight_decay = spec.weight_decay()};
-}
-
 // Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                          const std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
@@ -244,14 +237,17 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
 
   parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
   const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
-  TESSERA_ASSIGN_OR_RETURN(
-      parts.store, ShardStore::Create({.file = absl::MakeSpan(rank_file.data(), rank_file.bytes()),
-                                       .layout = hello.layout(),
-                                       .units = parts.planned.units,
-                                       .layouts = parts.planned.layouts,
-                                       .shard_index = hello.assignment().shard_index(),
-                                       .optimizer = OptimizerOptions(hello.spec().optimizer()),
-                                       .faults = parts.faults.get()}));
+  ShardStore::Options store;
+  store.file = absl::MakeSpan(rank_file.data(), rank_file.bytes());
+  store.layout = hello.layout();
+  store.units = parts.planned.units;
+  store.layouts = parts.planned.layouts;
+  store.shard_index = hello.assignment().shard_index();
+  TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(hello.spec().optimizer()));
+  store.slices = ResidentSlices(store.layout, store.units, store.layouts, store.shard_index,
+                                memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data());
+  store.faults = parts.faults.get();
+  TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());

@@ -8,9 +8,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/control_file.h"
+#include "common/dtype.h"
 #include "common/status_macros.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
+
+std::vector<char*> ResidentSlices(const v1::Layout& layout, const std::vector<v1::Unit>& units,
+                                  const std::vector<v1::UnitLayout>& layouts, int shard_index,
+                                  char* unsharded) {
+  std::vector<char*> slices;
+  if (layout.unshard_mode() != v1::RESIDENT) return slices;
+  slices.resize(units.size(), nullptr);
+  for (const v1::Slot& slot : layout.unsharded_slots()) {
+    const int64_t bytes = DTypeBytes(units[slot.unit()].param_dtype());
+    slices[slot.unit()] =
+        unsharded + slot.offset_bytes() + shard_index * layouts[slot.unit()].shard_numel() * bytes;
+  }
+  return slices;
+}
 
 // The first page of the rank file. Fields are written in the order that a reader of a file left
 // behind can rely on; the fences keep the compiler to it (the memory outlives the process, so there
@@ -42,8 +58,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(Options options) 
     const int64_t shard = layout.shard_numel() * static_cast<int64_t>(sizeof(float));
     const int64_t end =
         std::max({layout.parameter_offset_bytes() + shard, layout.gradient_offset_bytes() + shard,
-                  layout.optimizer_offset_bytes() + 2 * shard});
-    if (end > bytes || 3 * shard > file.undo_bytes()) {
+                  layout.optimizer_offset_bytes() + file.optimizer_arrays() * shard});
+    if (end > bytes || (1 + file.optimizer_arrays()) * shard > file.undo_bytes()) {
       return absl::InvalidArgumentError(
           absl::StrCat("unit \"", layout.fqn(), "\" reaches beyond the rank file"));
     }
@@ -83,7 +99,20 @@ absl::Span<float> ShardStore::At(int64_t offset_bytes, int unit) const {
                         options_.layouts[unit].shard_numel());
 }
 
+bool ShardStore::MasterIsSlice(int unit) const {
+  return !options_.slices.empty() && options_.units[unit].param_dtype() == v1::FLOAT32;
+}
+
+uint16_t* ShardStore::ComputeSlice(int unit) const {
+  if (options_.slices.empty() || MasterIsSlice(unit)) return nullptr;
+  return reinterpret_cast<uint16_t*>(options_.slices[unit]);
+}
+
 absl::Span<float> ShardStore::Parameters(int unit) const {
+  if (MasterIsSlice(unit)) {
+    return absl::MakeSpan(reinterpret_cast<float*>(options_.slices[unit]),
+                          options_.layouts[unit].shard_numel());
+  }
   return At(options_.layouts[unit].parameter_offset_bytes(), unit);
 }
 
@@ -91,15 +120,10 @@ absl::Span<float> ShardStore::Gradients(int unit) const {
   return At(options_.layouts[unit].gradient_offset_bytes(), unit);
 }
 
-absl::Span<float> ShardStore::ExpAvg(int unit) const {
-  return At(options_.layouts[unit].optimizer_offset_bytes(), unit);
-}
-
-absl::Span<float> ShardStore::ExpAvgSq(int unit) const {
+absl::Span<float> ShardStore::State(int unit, int array) const {
   const v1::UnitLayout& layout = options_.layouts[unit];
-  return At(
-      layout.optimizer_offset_bytes() + layout.shard_numel() * static_cast<int64_t>(sizeof(float)),
-      unit);
+  const int64_t bytes = layout.shard_numel() * static_cast<int64_t>(sizeof(float));
+  return At(layout.optimizer_offset_bytes() + array * bytes, unit);
 }
 
 Vote ShardStore::MeasureGradients() const {
@@ -138,13 +162,17 @@ void ShardStore::Decide(bool skip, double clip_coefficient) {
 Vote ShardStore::LastVote() const { return header().vote; }
 StepRecord ShardStore::LastRecord() const { return header().record; }
 
+float* ShardStore::Undo() const {
+  return reinterpret_cast<float*>(options_.file.data() +
+                                  options_.layout.rank_file().undo_offset_bytes());
+}
+
 void ShardStore::SaveUndo(int unit) {
   const int64_t shard = options_.layouts[unit].shard_numel();
-  float* undo = reinterpret_cast<float*>(options_.file.data() +
-                                         options_.layout.rank_file().undo_offset_bytes());
-  std::copy_n(Parameters(unit).data(), shard, undo);
-  std::copy_n(ExpAvg(unit).data(), shard, undo + shard);
-  std::copy_n(ExpAvgSq(unit).data(), shard, undo + 2 * shard);
+  float* undo = std::copy_n(Parameters(unit).data(), shard, Undo());
+  for (int array = 0; array < state_arrays(); ++array) {
+    undo = std::copy_n(State(unit, array).data(), shard, undo);
+  }
   std::atomic_signal_fence(std::memory_order_seq_cst);
   header().undo_unit = unit + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -157,21 +185,44 @@ void ShardStore::RestoreUndo() {
   // update is whole.
   if (Tag(unit) != header().record.step) {
     const int64_t shard = options_.layouts[unit].shard_numel();
-    const float* undo = reinterpret_cast<const float*>(
-        options_.file.data() + options_.layout.rank_file().undo_offset_bytes());
+    const float* undo = Undo();
     std::copy_n(undo, shard, Parameters(unit).data());
-    std::copy_n(undo + shard, shard, ExpAvg(unit).data());
-    std::copy_n(undo + 2 * shard, shard, ExpAvgSq(unit).data());
+    for (int array = 0; array < state_arrays(); ++array) {
+      undo += shard;
+      std::copy_n(undo, shard, State(unit, array).data());
+    }
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   header().undo_unit = 0;
 }
 
 void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
+  const UpdateStep step = {.update = record.update,
+                           .learning_rate = record.learning_rate,
+                           .gradient_scale = record.clip_coefficient};
   for (const Segment& segment : segments_[unit]) {
-    AdamW(options_.optimizer, record.update, record.learning_rate, segment.decay, segment.numel,
-          Gradients(unit).data() + segment.begin, Parameters(unit).data() + segment.begin,
-          ExpAvg(unit).data() + segment.begin, ExpAvgSq(unit).data() + segment.begin);
+    UpdateRun run;
+    run.numel = segment.numel;
+    run.decay = segment.decay;
+    run.gradient = Gradients(unit).data() + segment.begin;
+    run.parameter = Parameters(unit).data() + segment.begin;
+    for (int array = 0; array < state_arrays(); ++array) {
+      run.state[array] = State(unit, array).data() + segment.begin;
+    }
+    if (ComputeSlice(unit) != nullptr) {
+      run.copy = ComputeSlice(unit) + segment.begin;
+      run.copy_dtype = options_.units[unit].param_dtype();
+    }
+    UpdateElements(options_.optimizer, step, run);
+  }
+}
+
+void ShardStore::WriteComputeSlices() {
+  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
+    if (ComputeSlice(unit) == nullptr) continue;
+    const absl::Span<float> master = Parameters(unit);
+    CastFloat32(master.data(), static_cast<int64_t>(master.size()),
+                options_.units[unit].param_dtype(), ComputeSlice(unit));
   }
 }
 

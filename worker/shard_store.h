@@ -53,6 +53,12 @@ struct StepRecord {
   int64_t skip = 0;           // 1: a gradient was not finite; the shards stay as they are
 };
 
+// By unit: where this rank's slice lies in a resident job's unsharded file; null for a unit without
+// elements. Empty for SLOTS. `layout` may be without its units.
+std::vector<char*> ResidentSlices(const v1::Layout& layout, const std::vector<v1::Unit>& units,
+                                  const std::vector<v1::UnitLayout>& layouts, int shard_index,
+                                  char* unsharded);
+
 class ShardStore {
  public:
   struct Options {
@@ -63,7 +69,11 @@ class ShardStore {
     std::vector<v1::Unit> units;
     std::vector<v1::UnitLayout> layouts;
     int shard_index = 0;
-    AdamWOptions optimizer;
+    OptimizerOptions optimizer;
+    // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in param_dtype.
+    // The slice is the master itself where param_dtype is float32; elsewhere the optimizer writes it
+    // beside the master, in the same pass. Empty: SLOTS.
+    std::vector<char*> slices;
     FaultPoints* faults = nullptr;
   };
 
@@ -73,8 +83,11 @@ class ShardStore {
   // shard_numel float32 each; the same memory for the life of the store.
   absl::Span<float> Parameters(int unit) const;
   absl::Span<float> Gradients(int unit) const;
-  absl::Span<float> ExpAvg(int unit) const;
-  absl::Span<float> ExpAvgSq(int unit) const;
+  // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays).
+  absl::Span<float> State(int unit, int array) const;
+
+  // Writes the slices that are copies, from the masters: once the masters are filled.
+  void WriteComputeSlices();
 
   // Sum over the gradient shards in double, and whether all of it is finite.
   Vote MeasureGradients() const;
@@ -107,6 +120,11 @@ class ShardStore {
   Header& header() const;
   int64_t& Tag(int unit) const;
   absl::Span<float> At(int64_t offset_bytes, int unit) const;
+  bool MasterIsSlice(int unit) const;
+  // Where the low-precision copy of the unit's master goes; null: nowhere.
+  uint16_t* ComputeSlice(int unit) const;
+  float* Undo() const;
+  int state_arrays() const { return options_.layout.rank_file().optimizer_arrays(); }
   void ComputeSegments();
   void SaveUndo(int unit);
   void RestoreUndo();

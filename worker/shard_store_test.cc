@@ -21,6 +21,7 @@ ShardStore::Options MakeOptions(std::vector<char>& file, int shard_index,
   const int64_t floats = kUnits * kShard * 4;  // parameters, gradients, two moments
   v1::RankFileLayout* layout = options.layout.mutable_rank_file();
   layout->set_record_bytes(kRecord);
+  layout->set_optimizer_arrays(2);
   layout->set_undo_offset_bytes(kRecord + floats * 4);
   layout->set_undo_bytes(3 * kShard * 4);
   layout->set_total_bytes(layout->undo_offset_bytes() + layout->undo_bytes());

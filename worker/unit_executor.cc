@@ -32,11 +32,21 @@ UnitExecutor::UnitExecutor(Options options)
     : options_(std::move(options)),
       states_(options_.units.size()),
       slots_(options_.layout.unsharded_slots_size()),
-      gradient_slots_(options_.layout.gradient_slots_size()) {}
+      gradient_slots_(options_.layout.gradient_slots_size()),
+      resident_slot_(options_.units.size(), -1) {
+  for (int slot = 0; slot < options_.layout.unsharded_slots_size(); ++slot) {
+    const v1::Slot& planned = options_.layout.unsharded_slots(slot);
+    if (planned.has_unit()) resident_slot_[planned.unit()] = slot;
+  }
+}
 
 std::string UnitExecutor::Name(int unit) const {
   const std::string& fqn = options_.units[unit].fqn();
   return fqn.empty() ? "(root)" : fqn;
+}
+
+int64_t UnitExecutor::ElementBytes(int unit) const {
+  return DTypeBytes(options_.units[unit].param_dtype());
 }
 
 bool UnitExecutor::Trainable(int unit) const {
@@ -61,6 +71,7 @@ absl::Status UnitExecutor::SetOrder(std::vector<int> order) {
 bool UnitExecutor::Fits(const v1::Slot& slot, int unit) const {
   const v1::UnitLayout& layout = options_.layouts[unit];
   const int64_t bytes = layout.padded_numel() * DTypeBytes(options_.units[unit].param_dtype());
+  if (slot.has_unit()) return slot.unit() == unit;
   return bytes <= slot.bytes() &&
          (slot.has_level() ? slot.level() == layout.level() : layout.level() > 0);
 }
@@ -77,6 +88,7 @@ int UnitExecutor::LongestFree(const Slots& planned, const std::vector<SlotState>
 }
 
 int UnitExecutor::TakeSlot(int unit, bool may_evict) {
+  if (resident_slot_[unit] >= 0) return resident_slot_[unit];
   int slot = LongestFree(options_.layout.unsharded_slots(), slots_, unit);
   for (int victim = 0; slot < 0 && may_evict && victim < static_cast<int>(states_.size());
        ++victim) {
@@ -101,7 +113,8 @@ absl::Status UnitExecutor::Gather(int unit, int slot) {
                                                {.unit = unit,
                                                 .slot = slot,
                                                 .shard = shard.data(),
-                                                .shard_numel = static_cast<int64_t>(shard.size())},
+                                                .shard_numel = static_cast<int64_t>(shard.size()),
+                                                .param_dtype = options_.units[unit].param_dtype()},
                                                /*stream=*/nullptr, &state.gather_timing));
   return absl::OkStatus();
 }
@@ -208,10 +221,10 @@ void UnitExecutor::Release(int unit) {
   Free(unit);
 }
 
-float* UnitExecutor::Unsharded(int unit) const {
+char* UnitExecutor::Unsharded(int unit) const {
   const UnitState& state = states_[unit];
   return state.uses > 0 && state.whole
-             ? static_cast<float*>(options_.collectives->Unsharded(state.slot))
+             ? static_cast<char*>(options_.collectives->Unsharded(state.slot))
              : nullptr;
 }
 
@@ -238,23 +251,24 @@ absl::StatusOr<UnitExecutor::GradientTarget> UnitExecutor::GradientOf(int unit, 
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
   UnitState& state = states_[unit];
   GradientTarget target;
-  target.data = static_cast<float*>(options_.collectives->Gradient(state.gradient_slot)) +
-                options_.layouts[unit].parameters(parameter).offset();
+  target.data = static_cast<char*>(options_.collectives->Gradient(state.gradient_slot)) +
+                options_.layouts[unit].parameters(parameter).offset() * ElementBytes(unit);
   target.accumulate = state.written[parameter];
   state.written[parameter] = true;
   return target;
 }
 
-void UnitExecutor::ZeroUnwritten(int unit, float* gradient) {
+void UnitExecutor::ZeroUnwritten(int unit, char* gradient) {
   const v1::UnitLayout& layout = options_.layouts[unit];
+  const int64_t bytes = ElementBytes(unit);
   int64_t zeroed_from = 0;  // end of the last gradient that stays
   for (int p = 0; p < layout.parameters_size(); ++p) {
     if (!states_[unit].written[p]) continue;
     const int64_t offset = layout.parameters(p).offset();
-    std::fill(gradient + zeroed_from, gradient + offset, 0.0f);
+    std::fill(gradient + zeroed_from * bytes, gradient + offset * bytes, 0);
     zeroed_from = offset + options_.units[unit].parameters(p).numel();
   }
-  std::fill(gradient + zeroed_from, gradient + layout.padded_numel(), 0.0f);
+  std::fill(gradient + zeroed_from * bytes, gradient + layout.padded_numel() * bytes, 0);
 }
 
 absl::Status UnitExecutor::FinishReduction(int unit) {
@@ -263,7 +277,7 @@ absl::Status UnitExecutor::FinishReduction(int unit) {
   TESSERA_ASSIGN_OR_RETURN(const double wait_us, TimedWait(state.reduced, state.reduce_timing,
                                                            state.reduce_timing.work_us));
   state.reducing = false;
-  const int64_t bytes = options_.layouts[unit].padded_numel() * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = options_.layouts[unit].padded_numel() * ElementBytes(unit);
   options_.stats->Record(unit, v1::REDUCE, state.reduce_timing.work_us, bytes);
   options_.stats->Record(unit, v1::REDUCE_WAIT, wait_us, 0);
   return absl::OkStatus();
@@ -275,23 +289,40 @@ absl::Status UnitExecutor::Reduce(int unit) {
   // The one of an earlier micro-batch comes first: this one adds to it.
   TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
-  ZeroUnwritten(unit, static_cast<float*>(options_.collectives->Gradient(state.gradient_slot)));
+  ZeroUnwritten(unit, static_cast<char*>(options_.collectives->Gradient(state.gradient_slot)));
   const absl::Span<float> shard = options_.store->Gradients(unit);
   state.reduce_timing = OpTiming();
-  TESSERA_ASSIGN_OR_RETURN(
-      state.reduced, options_.collectives->ReduceScatter(
-                         {.unit = unit,
-                          .gradient_slot = state.gradient_slot,
-                          .shard = shard.data(),
-                          .shard_numel = static_cast<int64_t>(shard.size()),
-                          .divisor = static_cast<float>(options_.collectives->group().ranks.size()),
-                          .accumulate = state.reductions > 0},
-                         /*stream=*/nullptr, &state.reduce_timing));
+  TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
+                                              {.unit = unit,
+                                               .gradient_slot = state.gradient_slot,
+                                               .shard = shard.data(),
+                                               .shard_numel = static_cast<int64_t>(shard.size()),
+                                               .gradient_dtype = options_.units[unit].param_dtype(),
+                                               .reduce_dtype = options_.units[unit].reduce_dtype(),
+                                               .accumulate = state.reductions > 0},
+                                              /*stream=*/nullptr, &state.reduce_timing));
   state.reducing = true;
   ++state.reductions;
   gradient_slots_[state.gradient_slot] = {.tenant = -1, .freed = ++calls_};
   state.gradient_slot = -1;
   return absl::OkStatus();
+}
+
+void UnitExecutor::PublishShard(int unit) {
+  if (resident_slot_[unit] >= 0) options_.collectives->PublishShard(resident_slot_[unit]);
+}
+
+absl::Status UnitExecutor::GatherMaster(int unit, float* whole) {
+  if (Empty(unit)) return absl::OkStatus();
+  const int slot = LongestFree(options_.layout.gradient_slots(), gradient_slots_, unit);
+  if (slot < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no buffer to gather unit ", Name(unit), " through; end the step first"));
+  }
+  gradient_slots_[slot].freed = ++calls_;
+  const absl::Span<float> shard = options_.store->Parameters(unit);
+  return options_.collectives->GatherShards(unit, slot, shard.data(),
+                                            static_cast<int64_t>(shard.size()), whole);
 }
 
 absl::Status UnitExecutor::FinishReductions() {

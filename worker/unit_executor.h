@@ -54,20 +54,25 @@ class UnitExecutor {
   void Release(int unit);
   absl::Status Prefetch(int unit);
   // The unsharded unit; null unless it has a use.
-  float* Unsharded(int unit) const;
+  char* Unsharded(int unit) const;
 
   // Where to write the gradient of a parameter: {memory, whether to add}.
   struct GradientTarget {
-    float* data = nullptr;
+    char* data = nullptr;
     bool accumulate = false;
   };
   absl::StatusOr<GradientTarget> GradientOf(int unit, int parameter);
   // Starts to average the unit's gradients over the group. Parameters without a gradient count as
   // zero.
   absl::Status Reduce(int unit);
+  // The unit's flat parameter in float32, as the master shards have it, into `whole` (padded_numel
+  // elements; null: this rank only takes part). Waits. Call between steps.
+  absl::Status GatherMaster(int unit, float* whole);
   // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
   // not reduced, a use has not ended, or the step ended before its order did; names the unit.
   absl::Status FinishReductions();
+  // This rank has written the unit's shard: filled it, or applied an update to it.
+  void PublishShard(int unit);
   // Units gathered ahead that nobody used; after it every slot is free. Call between steps.
   void Sweep();
 
@@ -95,6 +100,7 @@ class UnitExecutor {
   };
 
   bool Empty(int unit) const { return options_.layouts[unit].padded_numel() == 0; }
+  int64_t ElementBytes(int unit) const;
   bool Trainable(int unit) const;
   std::string Name(int unit) const;
   bool Fits(const v1::Slot& slot, int unit) const;
@@ -110,13 +116,14 @@ class UnitExecutor {
   absl::Status PrefetchAhead();
   absl::Status FollowOrder(int unit);
   absl::Status OpenGradient(int unit);
-  void ZeroUnwritten(int unit, float* gradient);
+  void ZeroUnwritten(int unit, char* gradient);
   absl::Status FinishReduction(int unit);
 
   const Options options_;
   std::vector<UnitState> states_;
   std::vector<SlotState> slots_;
   std::vector<SlotState> gradient_slots_;
+  std::vector<int> resident_slot_;  // by unit; -1: takes turns with others
   int64_t calls_ = 0;
   bool order_known_ = false;
   std::vector<int> order_;

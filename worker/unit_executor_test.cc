@@ -30,6 +30,11 @@ class RecordingCollectives final : public Collectives {
     return Event();
   }
   void ReleaseUnsharded(int slot) override { calls.push_back(absl::StrCat("release ", slot)); }
+  void PublishShard(int slot) override { calls.push_back(absl::StrCat("publish ", slot)); }
+  absl::Status GatherShards(int unit, int gradient_slot, const float*, int64_t, float*) override {
+    calls.push_back(absl::StrCat("shards of ", unit, " through ", gradient_slot));
+    return absl::OkStatus();
+  }
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream*) override {
     calls.push_back(absl::StrCat("acquire ", gradient_slot, " for ", unit));
     return Event();
@@ -71,6 +76,7 @@ class UnitExecutorTest : public ::testing::Test {
     }
     layout_.set_prefetch(1);
     layout_.mutable_rank_file()->set_record_bytes(4096 + 64);
+    layout_.mutable_rank_file()->set_optimizer_arrays(2);
     layout_.mutable_rank_file()->set_undo_bytes(3 * kShard * 4);
     layout_.mutable_rank_file()->set_undo_offset_bytes(8192);
     layout_.mutable_rank_file()->set_total_bytes(8192 + 3 * kShard * 4);
@@ -234,8 +240,9 @@ TEST_F(UnitExecutorTest, FirstWriteOverwritesLaterOnesAddAndTheRestIsZero) {
   auto first = executor_->GradientOf(0, 1);
   ASSERT_TRUE(first.ok());
   EXPECT_FALSE(first->accumulate);
-  EXPECT_EQ(first->data, &collectives_.gradients_[1][2]);
-  *first->data = 5;
+  float* data = reinterpret_cast<float*>(first->data);
+  EXPECT_EQ(data, &collectives_.gradients_[1][2]);
+  *data = 5;
   EXPECT_TRUE(executor_->GradientOf(0, 1)->accumulate);
   ASSERT_TRUE(executor_->Reduce(0).ok());
   EXPECT_THAT(collectives_.gradients_[1], ElementsAre(0, 0, 5, 0));
@@ -250,6 +257,13 @@ TEST_F(UnitExecutorTest, LaterMicroBatchesAddToTheShardAndTheNextStepStartsAnew)
   EXPECT_THAT(collectives_.Take(),
               ElementsAre("acquire 1 for 0", "reduce 0 from 1", "acquire 2 for 0", "add 0 from 2",
                           "acquire 1 for 0", "reduce 0 from 1"));
+}
+
+TEST_F(UnitExecutorTest, MasterIsGatheredThroughAGradientSlotAndNothingIsPublishedInSlots) {
+  executor_->PublishShard(0);
+  ASSERT_TRUE(executor_->GatherMaster(0, nullptr).ok());
+  ASSERT_TRUE(executor_->GatherMaster(kRoot, nullptr).ok());
+  EXPECT_THAT(collectives_.Take(), ElementsAre("shards of 0 through 1", "shards of 4 through 0"));
 }
 
 TEST_F(UnitExecutorTest, UseThatOutlivesTheStepIsNamed) {

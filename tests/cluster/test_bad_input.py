@@ -163,7 +163,12 @@ RUNS = {
     "unknown builtin": (["--set", "model.builtin=gpt9"], "model.builtin"),
     "width not divided by heads": (["--set", "model.heads=3"], "model.heads"),
     "unknown optimizer": (["--set", "optimizer.name=lion"], "optimizer.name"),
-    "clipping comes later": (["--set", "optimizer.clip_norm=1"], "optimizer.clip_norm"),
+    "negative clipping": (["--set", "optimizer.clip_norm=-1"], "optimizer.clip_norm"),
+    "momentum without sgd": (["--set", "optimizer.momentum=0.9"], "optimizer.momentum"),
+    "float64 comes later": (
+        ["--set", "mixed_precision.param_dtype=float64"],
+        "mixed_precision.param_dtype",
+    ),
     "unknown schedule": (["--set", "optimizer.schedule=zigzag"], "optimizer.schedule"),
     "bad duration": (["--set", "timeouts.lease=soon"], "timeouts.lease"),
     "missing text": (["--set", "data=missing.txt"], "missing.txt"),

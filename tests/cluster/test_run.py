@@ -75,6 +75,40 @@ def test_export_is_the_plan_in_safetensors(sandbox):
         )
 
 
+@pytest.mark.parametrize("unshard", ["slots", "resident"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_maps_what_was_forecast_in_every_mode(sandbox, unshard, dtype):
+    job = sandbox.write_job(
+        {
+            **SMALL_JOB,
+            "steps": 3,
+            "memory": {"unshard": unshard},
+            "mixed_precision": {"param_dtype": dtype, "reduce_dtype": "float32"},
+        }
+    )
+    program = sandbox.tessera("run", f"--job={job}")
+    assert program.code == 0, program.transcript()
+    units = next(line for line in program.out if line.startswith("h.0"))
+    assert f" {dtype}" in units and " float32" in units
+    header = next(index for index, line in enumerate(program.out) if line.startswith("RANK "))
+    for line in program.out[header + 1 : header + 3]:
+        _, _, _, forecast, measured, difference = line.replace(",", "").split()
+        assert (measured, difference) == (forecast, "0")
+    # The export holds the masters.
+    with safe_open(export_of(sandbox), framework="numpy") as exported:
+        assert exported.get_tensor("wte.weight").dtype == numpy.float32
+
+
+def test_modes_give_the_same_bits(sandbox):
+    seen = set()
+    for unshard in ("slots", "resident"):
+        job = sandbox.write_job({**SMALL_JOB, "memory": {"unshard": unshard}})
+        program = sandbox.tessera("run", f"--job={job}")
+        assert program.code == 0, program.transcript()
+        seen.add(hashlib.sha256(export_of(sandbox).read_bytes()).hexdigest())
+    assert len(seen) == 1
+
+
 def test_two_runs_agree_bit_for_bit(sandbox):
     job = sandbox.write_job(SMALL_JOB)
     seen = []

@@ -102,18 +102,17 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   collectives.faults = parts.faults.get();
   parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
 
-  const v1::OptimizerSpec& optimizer = spec_.optimizer();
-  TESSERA_ASSIGN_OR_RETURN(
-      parts.store, ShardStore::Create({.file = rank_file(rank),
-                                       .layout = plan_.layout,
-                                       .units = parts.planned.units,
-                                       .layouts = parts.planned.layouts,
-                                       .shard_index = rank,
-                                       .optimizer = {.beta1 = optimizer.betas(0),
-                                                     .beta2 = optimizer.betas(1),
-                                                     .eps = optimizer.eps(),
-                                                     .weight_decay = optimizer.weight_decay()},
-                                       .faults = parts.faults.get()}));
+  ShardStore::Options store;
+  store.file = rank_file(rank);
+  store.layout = plan_.layout;
+  store.units = parts.planned.units;
+  store.layouts = parts.planned.layouts;
+  store.shard_index = rank;
+  TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
+  store.slices =
+      ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
+  store.faults = parts.faults.get();
+  TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
     TESSERA_RETURN_IF_ERROR(FillShard(plan_.plan.units(unit), plan_.layout.units(unit), rank,
                                       static_cast<uint64_t>(spec_.seed()),

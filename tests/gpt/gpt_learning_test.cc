@@ -44,6 +44,16 @@ TEST(GptLearningTest, DefaultJobBeatsBigrams) {
   EXPECT_LT(lines.back().val_loss(), 2.2);
 }
 
+// bfloat16 parameters with float32 reduction: the final losses differ by less than 1%.
+TEST(GptLearningTest, BFloat16ParametersLearnAsWell) {
+  v1::JobSpec job = DefaultJob();
+  job.mutable_mixed_precision()->set_param_dtype("bfloat16");
+  job.mutable_mixed_precision()->set_reduce_dtype("float32");
+  const std::vector<v1::Progress> low = Train(job), full = Train(DefaultJob());
+  ASSERT_FALSE(low.empty() || full.empty());
+  EXPECT_NEAR(low.back().val_loss(), full.back().val_loss(), 0.01 * full.back().val_loss());
+}
+
 TEST(GptLearningTest, WithoutAttentionItCannot) {
   v1::JobSpec job = DefaultJob();
   job.mutable_model()->set_attention(false);

@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kSteps = 3;
 
-std::vector<ToyValues> Train(int world_size, ThreadRanks::Options options, int64_t* lags) {
+std::vector<ToyValues> Train(const std::string& unshard, int world_size,
+                             ThreadRanks::Options options, int64_t* lags) {
   std::vector<ToyValues> values(world_size);
-  auto ranks = ThreadRanks::Create(ToyJob(), world_size, std::move(options));
+  auto ranks = ThreadRanks::Create(ToyJob(unshard), world_size, std::move(options));
   EXPECT_TRUE(ranks.ok()) << ranks.status();
   const auto statuses = (*ranks)->Run([&](Session& session) -> absl::Status {
     for (int step = 0; step < kSteps; ++step)
@@ -29,14 +30,15 @@ std::vector<ToyValues> Train(int world_size, ThreadRanks::Options options, int64
   return values;
 }
 
-class LagTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+class LagTest : public ::testing::TestWithParam<std::tuple<std::string, int, std::string>> {};
 
 TEST_P(LagTest, ChangesNoBit) {
-  const auto& [world_size, point] = GetParam();
+  const auto& [unshard, world_size, point] = GetParam();
   int64_t lags = 0;
-  const std::vector<ToyValues> undisturbed = Train(world_size, {}, &lags);
+  const std::vector<ToyValues> undisturbed = Train(unshard, world_size, {}, &lags);
   for (int rank = 0; rank < world_size; ++rank) {
-    EXPECT_EQ(Train(world_size, {.lag_rank = rank, .lag_point = point}, &lags), undisturbed)
+    EXPECT_EQ(Train(unshard, world_size, {.lag_rank = rank, .lag_point = point}, &lags),
+              undisturbed)
         << "rank " << rank;
     EXPECT_GE(lags, kSteps) << "the point was hardly ever passed";
   }
@@ -44,13 +46,14 @@ TEST_P(LagTest, ChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Points, LagTest,
-    ::testing::Combine(::testing::Values(2, 3),
+    ::testing::Combine(::testing::Values("slots", "resident"), ::testing::Values(2, 3),
                        ::testing::Values("unshard_write", "unshard_written", "unshard_wait",
                                          "lease_release", "gradient_acquire", "reduce_ready",
                                          "reduce", "reduce_read", "vote", "barrier", "undo_written",
                                          "optimizer", "optimizer_done")),
     [](const auto& info) {
-      return std::get<1>(info.param) + "_" + std::to_string(std::get<0>(info.param));
+      return std::get<0>(info.param) + "_" + std::get<2>(info.param) + "_" +
+             std::to_string(std::get<1>(info.param));
     });
 
 }  // namespace

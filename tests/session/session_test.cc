@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "common/errors.h"
+#include "common/float_bits.h"
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,9 +20,10 @@ using ::testing::HasSubstr;
 
 constexpr double kLearningRate = 0.01;
 
-std::unique_ptr<ThreadRanks> Make(int world_size, ThreadRanks::Options options = {}) {
+std::unique_ptr<ThreadRanks> Make(int world_size, ThreadRanks::Options options = {},
+                                  const v1::JobSpec& job = ToyJob("slots")) {
   absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks =
-      ThreadRanks::Create(ToyJob(), world_size, options);
+      ThreadRanks::Create(job, world_size, options);
   EXPECT_TRUE(ranks.ok()) << ranks.status();
   return *std::move(ranks);
 }
@@ -31,12 +33,12 @@ struct Trained {
   std::vector<StepResult> last;
 };
 
-Trained Train(int world_size, int64_t steps, ThreadRanks::Options options = {}) {
+Trained Train(int world_size, int64_t steps, const v1::JobSpec& job = ToyJob("slots")) {
   Trained trained;
   trained.start.resize(world_size);
   trained.end.resize(world_size);
   trained.last.resize(world_size);
-  const auto ranks = Make(world_size, options);
+  const auto ranks = Make(world_size, {}, job);
   const std::vector<absl::Status> statuses = ranks->Run([&](Session& session) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(trained.start[session.rank()], ToySummonAll(session));
     for (int64_t step = 1; step <= steps; ++step) {
@@ -49,11 +51,16 @@ Trained Train(int world_size, int64_t steps, ThreadRanks::Options options = {}) 
   return trained;
 }
 
-class SessionWorldTest : public ::testing::TestWithParam<int> {};
+// Mode and number of ranks.
+class SessionWorldTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  int world_size() const { return std::get<1>(GetParam()); }
+  v1::JobSpec job() const { return ToyJob(std::get<0>(GetParam())); }
+};
 
 TEST_P(SessionWorldTest, MatchesDoublePrecisionReference) {
-  const Trained trained = Train(GetParam(), 6);
-  const ToyValues expected = ToyReference(trained.start[0], GetParam(), 6, kLearningRate);
+  const Trained trained = Train(world_size(), 6, job());
+  const ToyValues expected = ToyReference(trained.start[0], world_size(), 6, kLearningRate);
   ASSERT_EQ(expected.size(), 1 + 3 * kToyBlocks);
   for (const ToyValues& rank : trained.end) {
     for (const auto& [fqn, values] : expected) {
@@ -64,21 +71,42 @@ TEST_P(SessionWorldTest, MatchesDoublePrecisionReference) {
 }
 
 TEST_P(SessionWorldTest, SameSeedIsSameModelAtEveryWorldSize) {
-  EXPECT_EQ(Train(GetParam(), 0).start[0], Train(1, 0).start[0]);
+  EXPECT_EQ(Train(world_size(), 0, job()).start[0], Train(1, 0).start[0]);
 }
 
 TEST_P(SessionWorldTest, EveryRankSeesTheSameBits) {
-  const Trained trained = Train(GetParam(), 3);
+  const Trained trained = Train(world_size(), 3, job());
   for (const ToyValues& rank : trained.end) EXPECT_EQ(rank, trained.end[0]);
   // Ranks report losses 1, 2, ... of one token each.
-  for (const StepResult& result : trained.last) EXPECT_EQ(result.loss_mean, (1.0 + GetParam()) / 2);
+  for (const StepResult& result : trained.last)
+    EXPECT_EQ(result.loss_mean, (1.0 + world_size()) / 2);
 }
 
 TEST_P(SessionWorldTest, TwoRunsAgreeBitForBit) {
-  EXPECT_EQ(Train(GetParam(), 5).end, Train(GetParam(), 5).end);
+  EXPECT_EQ(Train(world_size(), 5, job()).end, Train(world_size(), 5, job()).end);
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, SessionWorldTest, ::testing::Values(1, 2, 3, 4));
+TEST_P(SessionWorldTest, ClippingScalesEveryGradientByTheGlobalNorm) {
+  v1::JobSpec clipped = job();
+  clipped.mutable_optimizer()->set_name("sgd");
+  clipped.mutable_optimizer()->set_weight_decay(0);
+  clipped.mutable_optimizer()->set_clip_norm(0.5);
+  const Trained trained = Train(world_size(), 1, clipped);
+  const double norm = trained.last[0].gradient_norm;
+  ASSERT_GT(norm, 0.5);
+  // With SGD the whole model moves by lr x the clipped norm.
+  double moved = 0;
+  for (const auto& [fqn, values] : trained.start[0]) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      moved += std::pow(static_cast<double>(trained.end[0].at(fqn)[i]) - values[i], 2);
+    }
+  }
+  EXPECT_NEAR(std::sqrt(moved), kLearningRate * 0.5, 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SessionWorldTest,
+                         ::testing::Combine(::testing::Values("slots", "resident"),
+                                            ::testing::Values(1, 2, 3, 4)));
 
 TEST(SessionTest, GradientNormIsGlobal) {
   // With no parameter moved yet, each element's averaged gradient is known; c has none.
@@ -97,6 +125,84 @@ TEST(SessionTest, GradientNormIsGlobal) {
   }
   EXPECT_NEAR(trained.last[0].gradient_norm, std::sqrt(squared), 1e-6 * std::sqrt(squared));
 }
+
+// Mode, ranks, param_dtype, reduce_dtype.
+class SessionDTypeTest
+    : public ::testing::TestWithParam<std::tuple<std::string, int, std::string, std::string>> {};
+
+uint16_t Narrow(DType dtype, float value) {
+  return dtype == v1::BFLOAT16 ? BFloat16FromFloat(value) : Float16FromFloat(value);
+}
+
+// The unit's views must be the masters (as Summon gives them) rounded to param_dtype.
+absl::Status ExpectRoundedMasters(Session& session, int unit) {
+  TESSERA_ASSIGN_OR_RETURN(const auto masters, session.SummonUnit(unit));
+  TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, session.Unshard(unit, Phase::kEval));
+  for (const SummonedParameter& master : masters) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(master.fqn));
+    EXPECT_EQ(view.dtype, session.plan().units(unit).param_dtype());
+    const float* values = reinterpret_cast<const float*>(master.bytes.data());
+    for (int64_t i = 0; i < view.numel; ++i) {
+      EXPECT_EQ(view.as<uint16_t>()[i], Narrow(view.dtype, values[i])) << master.fqn << " " << i;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Rank r gives every element (r + 1) x k, k in 2, 4, 6: the average (W + 1) / 2 x k is exact in every
+// dtype under every divide rule.
+absl::Status IntegerStep(Session& session) {
+  TESSERA_RETURN_IF_ERROR(session.BeginStep({.learning_rate = 1}).status());
+  TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
+  for (int unit = 0; unit < session.plan().units_size(); ++unit) {
+    const v1::UnitParameter& parameter = session.plan().units(unit).parameters(0);
+    TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, session.GradientView(unit, parameter.fqn()));
+    std::vector<uint16_t> half(slot.view.numel);
+    for (int64_t i = 0; i < slot.view.numel; ++i) {
+      // In two halves: the second is added by the session.
+      half[i] = Narrow(slot.view.dtype, static_cast<float>((session.rank() + 1) * (1 + i % 3)));
+      slot.view.as<uint16_t>()[i] = half[i];
+    }
+    TensorView again = slot.view;
+    again.data = half.data();
+    TESSERA_RETURN_IF_ERROR(session.SubmitGradient(unit, parameter.fqn(), again, Event()));
+    TESSERA_RETURN_IF_ERROR(session.Reduce(unit));
+  }
+  return session.EndStep({}).status();
+}
+
+TEST_P(SessionDTypeTest, GradientsAverageExactlyAndViewsAreRoundedMasters) {
+  const auto& [unshard, world_size, param_dtype, reduce_dtype] = GetParam();
+  v1::JobSpec job = ToyJob(unshard);
+  job.mutable_mixed_precision()->set_param_dtype(param_dtype);
+  job.mutable_mixed_precision()->set_reduce_dtype(reduce_dtype);
+  job.mutable_optimizer()->set_name("sgd");
+  job.mutable_optimizer()->set_weight_decay(0);
+  std::vector<ToyValues> start(world_size), end(world_size);
+  const auto statuses = Make(world_size, {}, job)->Run([&](Session& session) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(start[session.rank()], ToySummonAll(session));
+    TESSERA_RETURN_IF_ERROR(ExpectRoundedMasters(session, 1));
+    TESSERA_RETURN_IF_ERROR(IntegerStep(session));
+    TESSERA_RETURN_IF_ERROR(ExpectRoundedMasters(session, 1));
+    TESSERA_ASSIGN_OR_RETURN(end[session.rank()], ToySummonAll(session));
+    return session.Finish();
+  });
+  for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+  for (const ToyValues& rank : end) EXPECT_EQ(rank, end[0]);
+  for (const auto& [fqn, values] : start[0]) {
+    const bool first = fqn == "emb.weight" || fqn.back() == 'w';  // the unit's first parameter
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float average = first ? static_cast<float>((world_size + 1) * (1 + i % 3)) : 0;
+      EXPECT_EQ(end[0].at(fqn)[i], values[i] - average) << fqn << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SessionDTypeTest,
+                         ::testing::Combine(::testing::Values("slots", "resident"),
+                                            ::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values("bfloat16", "float16"),
+                                            ::testing::Values("float32", "bfloat16", "float16")));
 
 TEST(SessionTest, ParameterOutsideItsUnitOrUseIsAnErrorThatNamesIt) {
   const auto statuses = Make(1)->Run([](Session& session) -> absl::Status {
@@ -184,16 +290,17 @@ TEST(SessionTest, RankThatDoesNotArriveIsNamedAtTheDeadline) {
   // Rank 1 stays away until its peer has given up, however long that takes.
   std::atomic<bool> given_up = false;
   const auto statuses =
-      Make(2, {.lag_rank = -1, .lag_point = "", .timeout = absl::Milliseconds(60)})->Run([&](Session& session) -> absl::Status {
-        if (session.rank() == 1) {
-          given_up.wait(false);
-          return absl::OkStatus();
-        }
-        const absl::Status status = session.Unshard(0, Phase::kEval).status();
-        given_up = true;
-        given_up.notify_all();
-        return status;
-      });
+      Make(2, {.lag_rank = -1, .lag_point = "", .timeout = absl::Milliseconds(60)})
+          ->Run([&](Session& session) -> absl::Status {
+            if (session.rank() == 1) {
+              given_up.wait(false);
+              return absl::OkStatus();
+            }
+            const absl::Status status = session.Unshard(0, Phase::kEval).status();
+            given_up = true;
+            given_up.notify_all();
+            return status;
+          });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(statuses[0].message()),
               HasSubstr("unshard of unit h.0; missing: rank 1"));

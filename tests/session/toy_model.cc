@@ -60,10 +60,11 @@ absl::Status Forward(Session& session, int block, double* sum) {
 
 }  // namespace
 
-v1::JobSpec ToyJob() {
+v1::JobSpec ToyJob(const std::string& unshard) {
   v1::JobSpec job;
   job.set_name("toy");
   job.set_global_batch(12);
+  job.mutable_memory()->set_unshard(unshard);
   job.mutable_mesh()->set_min_workers(1);
   job.mutable_mesh()->set_max_workers(4);
   job.mutable_wrap()->set_policy("class");

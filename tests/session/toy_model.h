@@ -18,7 +18,8 @@ namespace tessera {
 
 inline constexpr int kToyBlocks = 3;
 
-v1::JobSpec ToyJob();
+// `unshard`: slots or resident.
+v1::JobSpec ToyJob(const std::string& unshard);
 
 // The gradient that `rank` computes for an element whose value is `parameter`.
 float ToyGradient(float parameter, int rank, int64_t step, int64_t element);

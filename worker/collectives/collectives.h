@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/dtype.h"
 #include "worker/device/device.h"
 
 namespace tessera {
@@ -43,6 +44,7 @@ struct AllGatherOp {
   int slot = 0;
   const float* shard = nullptr;  // this rank's master shard
   int64_t shard_numel = 0;
+  DType param_dtype = v1::FLOAT32;  // of the unsharded unit
 };
 
 struct ReduceScatterOp {
@@ -50,8 +52,8 @@ struct ReduceScatterOp {
   int gradient_slot = 0;
   float* shard = nullptr;  // this rank's reduced gradient shard
   int64_t shard_numel = 0;
-  // The sum over ranks is divided by it once.
-  float divisor = 1;
+  DType gradient_dtype = v1::FLOAT32;  // of the gradient slot
+  DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
   bool accumulate = false;
 };
@@ -80,6 +82,11 @@ class Collectives {
   // This rank no longer reads the slot's tenant. Also ends an AllGather that has not passed yet.
   virtual void ReleaseUnsharded(int slot) = 0;
 
+  // This rank has written its shard: when it was first filled, and after each update. Where units are
+  // resident the others may now read its slice, and an AllGather waits for as many of these from
+  // every rank as this rank has done; elsewhere nothing happens.
+  virtual void PublishShard(int slot) = 0;
+
   // Makes the slot ready for the next tenant's gradients: passes when every rank has read the last
   // ones.
   virtual absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) = 0;
@@ -87,6 +94,12 @@ class Collectives {
   // gradients, in rank order, accumulated in float32. `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
+
+  // Gathers every rank's master shard as it is, in float32, into `whole` (shard_numel x ranks
+  // elements; null on a rank that only takes part). Waits. The shards pass through the gradient
+  // slot, which must be at least a shard long.
+  virtual absl::Status GatherShards(int unit, int gradient_slot, const float* shard,
+                                    int64_t shard_numel, float* whole) = 0;
 
   // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
   // names the moment in errors.

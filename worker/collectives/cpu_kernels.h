@@ -5,14 +5,34 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "common/dtype.h"
 
 namespace tessera {
 
-// shard[i] = (inputs[0][i] + inputs[1][i] + ...) / divisor, or added to shard[i]. The sum runs in
-// the order of `inputs`, in float32; the division is a division, so that the result is the
-// correctly rounded quotient of the sum.
-void ReduceSlice(absl::Span<const float* const> inputs, int64_t numel, float divisor,
-                 bool accumulate, float* shard);
+// out[i] = in[i] as `dtype` (FLOAT32, BFLOAT16 or FLOAT16), rounded to nearest even.
+void CastFloat32(const float* in, int64_t numel, DType dtype, void* out);
+
+// A sum over ranks becomes an average in two divisions, one before and one after it: FSDP's rule.
+struct DivideFactors {
+  float before = 1;
+  float after = 1;
+};
+
+// For float16, whose range a sum would leave: `before` is the power of two nearest above the root of `ranks` that divides it, as
+// FSDP and FairScale choose it. For every other dtype one division after the sum.
+DivideFactors DivideFactorsFor(DType reduce_dtype, int64_t ranks);
+
+struct ReduceOptions {
+  DType gradient_dtype = v1::FLOAT32;  // of the inputs
+  DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
+  DivideFactors divide;
+  bool accumulate = false;  // add to the shard instead of overwriting it
+};
+
+// shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the order of `inputs`, in float32;
+// divisions are divisions and no multiplications by a reciprocal.
+void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const ReduceOptions& options,
+                 float* shard);
 
 }  // namespace tessera
 

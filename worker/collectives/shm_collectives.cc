@@ -67,9 +67,9 @@ class ShmCollectives::AllGatherOperation final : public Operation {
       if (!owner_->AllReached(op_.slot, /*left=*/true, tenancy_ - 1)) return false;
       owner_->faults_.Hit("unshard_write");
       const Stopwatch watch;
-      float* slice = static_cast<float*>(owner_->Unsharded(op_.slot)) +
-                     owner_->group().index * op_.shard_numel;
-      std::memcpy(slice, op_.shard, op_.shard_numel * sizeof(float));
+      char* slice = static_cast<char*>(owner_->Unsharded(op_.slot)) +
+                    owner_->group().index * op_.shard_numel * DTypeBytes(op_.param_dtype);
+      CastFloat32(op_.shard, op_.shard_numel, op_.param_dtype, slice);
       if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
       written_ = true;
       owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), op_.slot).entered, tenancy_);
@@ -118,12 +118,18 @@ class ShmCollectives::ReduceOperation final : public Operation {
     if (!owner_->AllReached(slot_, /*left=*/false, tenancy_)) return false;
     owner_->faults_.Hit("reduce");
     const Stopwatch watch;
-    std::vector<const float*> slices(owner_->sync_.size());
-    for (int rank = 0; rank < owner_->sync_.size(); ++rank) {
-      slices[rank] =
-          owner_->GradientOf(rank, op_.gradient_slot) + owner_->group().index * op_.shard_numel;
+    const int ranks = owner_->sync_.size();
+    const int64_t offset = owner_->group().index * op_.shard_numel * DTypeBytes(op_.gradient_dtype);
+    std::vector<const void*> slices(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      slices[rank] = owner_->GradientOf(rank, op_.gradient_slot) + offset;
     }
-    ReduceSlice(slices, op_.shard_numel, op_.divisor, op_.accumulate, op_.shard);
+    ReduceSlice(slices, op_.shard_numel,
+                {.gradient_dtype = op_.gradient_dtype,
+                 .reduce_dtype = op_.reduce_dtype,
+                 .divide = DivideFactorsFor(op_.reduce_dtype, ranks),
+                 .accumulate = op_.accumulate},
+                op_.shard);
     if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
     owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), slot_).left, tenancy_);
     owner_->faults_.Hit("reduce_read");
@@ -139,6 +145,21 @@ class ShmCollectives::ReduceOperation final : public Operation {
   OpTiming* const timing_;
 };
 
+// Waits until every rank has entered the slot's tenancy.
+class ShmCollectives::ArriveOperation final : public Operation {
+ public:
+  ArriveOperation(ShmCollectives* owner, uint64_t tag, int slot, uint64_t tenancy)
+      : Operation(owner, tag), slot_(slot), tenancy_(tenancy) {}
+
+  bool Advance() override { return owner_->AllReached(slot_, /*left=*/false, tenancy_); }
+  std::string What() const override { return owner_->Describe(tag()); }
+  std::vector<int> Missing() const override { return owner_->Below(slot_, false, tenancy_); }
+
+ private:
+  const int slot_;
+  const uint64_t tenancy_;
+};
+
 ShmCollectives::ShmCollectives(Options options)
     : options_(std::move(options)),
       sync_(options_.sync),
@@ -152,13 +173,12 @@ void* ShmCollectives::Unsharded(int slot) {
 }
 
 void* ShmCollectives::Gradient(int gradient_slot) {
-  return const_cast<float*>(GradientOf(sync_.index(), gradient_slot));
+  return const_cast<char*>(GradientOf(sync_.index(), gradient_slot));
 }
 
-const float* ShmCollectives::GradientOf(int local_rank, int gradient_slot) const {
-  return reinterpret_cast<const float*>(
-      options_.gradients + local_rank * options_.layout.gradient_stride_bytes() +
-      options_.layout.gradient_slots(gradient_slot).offset_bytes());
+const char* ShmCollectives::GradientOf(int local_rank, int gradient_slot) const {
+  return options_.gradients + local_rank * options_.layout.gradient_stride_bytes() +
+         options_.layout.gradient_slots(gradient_slot).offset_bytes();
 }
 
 bool ShmCollectives::AllReached(int slot, bool left, uint64_t tenancy) const {
@@ -197,6 +217,8 @@ std::string ShmCollectives::Describe(uint64_t tag) const {
       return absl::StrCat("unshard of unit ", options_.unit_names[unit]);
     case Kind::kReduce:
       return absl::StrCat("reduce of unit ", options_.unit_names[unit]);
+    case Kind::kGatherShards:
+      return absl::StrCat("gather of the master shards of unit ", options_.unit_names[unit]);
     case Kind::kExchange:
       return "an exchange between all ranks";
   }
@@ -254,11 +276,22 @@ absl::Status ShmCollectives::WaitFor(Operation& operation) {
 absl::StatusOr<Event> ShmCollectives::AllGather(const AllGatherOp& op, Stream* /*stream*/,
                                                 OpTiming* timing) {
   const uint64_t tag = Issue(Kind::kUnshard, op.unit);
+  if (Resident()) {
+    return Start(std::make_shared<ArriveOperation>(this, tag, op.slot, tenancy_[op.slot]));
+  }
   return Start(std::make_shared<AllGatherOperation>(this, tag, op, ++tenancy_[op.slot], timing));
+}
+
+void ShmCollectives::PublishShard(int slot) {
+  if (!Resident()) return;
+  faults_.Hit("unshard_write");
+  sync_.Announce(sync_.slot(sync_.index(), slot).entered, ++tenancy_[slot]);
+  faults_.Hit("unshard_written");
 }
 
 void ShmCollectives::ReleaseUnsharded(int slot) {
   faults_.Hit("lease_release");
+  if (Resident()) return;
   pending_.remove_if([&](const std::shared_ptr<Operation>& operation) {
     const auto* gather = dynamic_cast<const AllGatherOperation*>(operation.get());
     return gather != nullptr && gather->slot() == slot;
@@ -280,6 +313,28 @@ absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, S
   faults_.Hit("reduce_ready");
   sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
   return Start(std::make_shared<ReduceOperation>(this, tag, op, slot, tenancy_[slot], timing));
+}
+
+absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const float* shard,
+                                          int64_t shard_numel, float* whole) {
+  const int64_t bytes = shard_numel * static_cast<int64_t>(sizeof(float));
+  if (sync_.size() == 1) {  // a slot of a narrower dtype may be shorter than the one shard
+    if (whole != nullptr) std::memcpy(whole, shard, bytes);
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
+  TESSERA_RETURN_IF_ERROR(acquired.Wait());
+  const uint64_t tag = Issue(Kind::kGatherShards, unit);
+  const int slot = sync_.gradient_slot(gradient_slot);
+  std::memcpy(Gradient(gradient_slot), shard, bytes);
+  sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
+  TESSERA_RETURN_IF_ERROR(
+      Start(std::make_shared<ArriveOperation>(this, tag, slot, tenancy_[slot])).Wait());
+  for (int rank = 0; whole != nullptr && rank < sync_.size(); ++rank) {
+    std::memcpy(whole + rank * shard_numel, GradientOf(rank, gradient_slot), bytes);
+  }
+  sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_view payload,

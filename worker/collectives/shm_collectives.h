@@ -45,9 +45,12 @@ class ShmCollectives final : public Collectives {
   void* Gradient(int gradient_slot) override;
   absl::StatusOr<Event> AllGather(const AllGatherOp& op, Stream* stream, OpTiming* timing) override;
   void ReleaseUnsharded(int slot) override;
+  void PublishShard(int slot) override;
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
+  absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
+                            float* whole) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override;
   absl::Status Progress() override;
@@ -55,9 +58,10 @@ class ShmCollectives final : public Collectives {
   void Interrupt(const absl::Status& status) override { sync_.Interrupt(status); }
 
  private:
-  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3 };
+  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4 };
   class Operation;
   class AllGatherOperation;
+  class ArriveOperation;
   class AcquireOperation;
   class ReduceOperation;
 
@@ -71,8 +75,9 @@ class ShmCollectives final : public Collectives {
   std::string Describe(uint64_t tag) const;
   // Local ranks' world ranks whose counter is below `tenancy`.
   std::vector<int> Below(int slot, bool left, uint64_t tenancy) const;
+  bool Resident() const { return options_.layout.unshard_mode() == v1::RESIDENT; }
   bool AllReached(int slot, bool left, uint64_t tenancy) const;
-  const float* GradientOf(int local_rank, int gradient_slot) const;
+  const char* GradientOf(int local_rank, int gradient_slot) const;
 
   const Options options_;
   HostSync sync_;

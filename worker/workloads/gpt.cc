@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/dtype.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
 #include "worker/workloads/gpt_batch.h"
+#include "worker/workloads/gpt_float32.h"
 #include "worker/workloads/gpt_model.h"
 #include "worker/workloads/gpt_units.h"
 #include "worker/workloads/onednn_kernel.h"
@@ -69,6 +72,12 @@ class GptProgram {
                              LoadText(job.data(), job.global_batch(), shape.context));
     TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
+    for (const v1::Unit& unit : session.plan().units()) {
+      if (unit.param_dtype() == v1::FLOAT32 || session.rank() != 0) continue;
+      LogInfo(absl::StrCat("gpt computes in float32 on parameters and gradients in ",
+                           DTypeName(unit.param_dtype()), ", cast at each use"));
+      break;
+    }
     TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
     return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
                                         std::move(model), std::move(on_progress));
@@ -92,6 +101,9 @@ class GptProgram {
       throughput_.Start();
       TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(step + 1));
       throughput_.Stop(job_.global_batch() * batch_.context);
+      if (result.non_finite) {
+        LogInfo(absl::StrCat("step ", result.step, " was skipped: a gradient is not finite"));
+      }
       step = result.step;
       if (!std::isfinite(result.loss_mean)) {
         return absl::OutOfRangeError(
@@ -133,8 +145,9 @@ class GptProgram {
 
   absl::StatusOr<double> ForwardAndBackward() {
     TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kForward));
-    TESSERA_ASSIGN_OR_RETURN(const RootTensors root,
-                             Tensors<kRootParameters>(units_.root, root_leases, root_leases));
+    TESSERA_ASSIGN_OR_RETURN(
+        const RootTensors root,
+        Tensors<kRootParameters>(units_.root, root_leases, root_leases, root_float32_));
     TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kForward));
     TESSERA_RETURN_IF_ERROR(Backward(root, root_leases));
     return loss_sum;
@@ -145,8 +158,9 @@ class GptProgram {
     for (size_t layer = 0; layer < units_.blocks.size(); ++layer) {
       const GptPart& part = units_.blocks[layer];
       TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, phase));
-      TESSERA_ASSIGN_OR_RETURN(const BlockTensors block,
-                               Tensors<kBlockParameters>(part, leases, root_leases));
+      TESSERA_ASSIGN_OR_RETURN(
+          const BlockTensors block,
+          Tensors<kBlockParameters>(part, leases, root_leases, block_float32_));
       TESSERA_RETURN_IF_ERROR(model_->BlockForward(static_cast<int64_t>(layer), block));
     }
     return model_->HeadForward(root, batch_.targets);
@@ -176,7 +190,7 @@ class GptProgram {
     const GptPart& part = units_.blocks[layer];
     TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, Phase::kBackward));
     TESSERA_ASSIGN_OR_RETURN(const BlockTensors block,
-                             Tensors<kBlockParameters>(part, leases, root_leases));
+                             Tensors<kBlockParameters>(part, leases, root_leases, block_float32_));
     BlockGradients gradients;
     for (int parameter = 0; parameter < kBlockParameters; ++parameter) {
       // A gradient that is not asked for is zero, which is what attention's is when it is left out.
@@ -195,8 +209,9 @@ class GptProgram {
       TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = pass, .gradients = false}));
       evaluation_.Fill(pass, session_.rank(), session_.world_size(), batch_);
       TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kEval));
-      TESSERA_ASSIGN_OR_RETURN(const RootTensors root,
-                               Tensors<kRootParameters>(units_.root, root_leases, root_leases));
+      TESSERA_ASSIGN_OR_RETURN(
+          const RootTensors root,
+          Tensors<kRootParameters>(units_.root, root_leases, root_leases, root_float32_));
       TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kEval));
       sum_and_count[0] += loss_sum;
       for (const int32_t target : batch_.targets) sum_and_count[1] += target >= 0;
@@ -228,18 +243,19 @@ class GptProgram {
     return leases;
   }
 
-  // The part's parameters, each from the lease of its unit.
+  // The part's parameters, each from the lease of its unit, in float32.
   template <size_t kCount>
-  static absl::StatusOr<std::array<const float*, kCount>> Tensors(const GptPart& part,
-                                                                  const Leases& leases,
-                                                                  const Leases& root_leases) {
+  absl::StatusOr<std::array<const float*, kCount>> Tensors(const GptPart& part,
+                                                           const Leases& leases,
+                                                           const Leases& root_leases,
+                                                           Float32Parameters& widened) {
     std::array<const float*, kCount> tensors;
     for (size_t i = 0; i < kCount; ++i) {
       const UnitLease* lease = FindLease(leases, part.units[i]);
       if (lease == nullptr) lease = FindLease(root_leases, part.units[i]);
       if (lease == nullptr) return absl::InternalError(absl::StrCat(part.fqns[i], " has no lease"));
       TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease->Parameter(part.fqns[i]));
-      tensors[i] = view.as<float>();
+      tensors[i] = widened.Widen(static_cast<int>(i), view);
     }
     return tensors;
   }
@@ -254,10 +270,15 @@ class GptProgram {
   absl::StatusOr<GradientTarget> Gradient(const GptPart& part, int parameter) {
     TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot,
                              session_.GradientView(part.units[parameter], part.fqns[parameter]));
-    return GradientTarget{slot.view.as<float>(), slot.accumulate};
+    return GradientsOf(part).Open(parameter, slot);
+  }
+
+  Float32Gradients& GradientsOf(const GptPart& part) {
+    return &part == &units_.root ? root_gradients_ : block_gradients_;
   }
 
   absl::Status Reduce(const GptPart& part) {
+    GradientsOf(part).Store();
     for (const int unit : part.reduces) TESSERA_RETURN_IF_ERROR(session_.Reduce(unit));
     return absl::OkStatus();
   }
@@ -272,6 +293,9 @@ class GptProgram {
   const EvaluationWindows evaluation_;
   GptBatch batch_;
   Throughput throughput_;
+  // Root and block have keys of their own; a block's are used by one block at a time.
+  Float32Parameters root_float32_, block_float32_;
+  Float32Gradients root_gradients_, block_gradients_;
 };
 
 }  // namespace

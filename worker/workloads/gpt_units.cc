@@ -53,10 +53,11 @@ absl::StatusOr<GptPart> MakePart(const v1::Plan& plan, const Places& places,
                             " elements; the gpt that the job describes has ", numels[i]));
     }
     const int unit = place->second.unit;
-    if (plan.units(unit).param_dtype() != v1::FLOAT32) {
-      return absl::UnimplementedError(absl::StrCat("the workload gpt computes in float32; unit '",
-                                                   plan.units(unit).fqn(), "' is ",
-                                                   DTypeName(plan.units(unit).param_dtype())));
+    const DType dtype = plan.units(unit).param_dtype();
+    if (dtype != v1::FLOAT32 && dtype != v1::BFLOAT16 && dtype != v1::FLOAT16) {
+      return absl::UnimplementedError(
+          absl::StrCat("the workload gpt takes float32, bfloat16 and float16; unit '",
+                       plan.units(unit).fqn(), "' is unsharded in ", DTypeName(dtype)));
     }
     part.fqns.push_back(fqn);
     part.units.push_back(unit);

@@ -1,4 +1,5 @@
-// Time as a value that tests can set. Leases and deadlines are measured on a monotonic clock that does not jump.
+// Time as a value that tests can set. Leases and deadlines are measured on a monotonic clock that
+// does not jump.
 #ifndef TESSERA_COMMON_CLOCK_H_
 #define TESSERA_COMMON_CLOCK_H_
 

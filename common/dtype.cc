@@ -16,11 +16,16 @@ struct Names {
 };
 
 constexpr Names kNames[] = {
-    {v1::FLOAT64, 8, {"float64", "fp64", "f64", "double"}}, {v1::FLOAT32, 4, {"float32", "fp32", "f32", "float"}},
-    {v1::FLOAT16, 2, {"float16", "fp16", "f16", "half"}},   {v1::BFLOAT16, 2, {"bfloat16", "bf16"}},
-    {v1::FLOAT8_E4M3FN, 1, {"float8_e4m3fn"}},              {v1::FLOAT8_E5M2, 1, {"float8_e5m2"}},
-    {v1::INT8, 1, {"int8", "i8"}},                          {v1::UINT8, 1, {"uint8", "u8"}},
-    {v1::INT32, 4, {"int32", "i32"}},                       {v1::INT64, 8, {"int64", "i64"}},
+    {v1::FLOAT64, 8, {"float64", "fp64", "f64", "double"}},
+    {v1::FLOAT32, 4, {"float32", "fp32", "f32", "float"}},
+    {v1::FLOAT16, 2, {"float16", "fp16", "f16", "half"}},
+    {v1::BFLOAT16, 2, {"bfloat16", "bf16"}},
+    {v1::FLOAT8_E4M3FN, 1, {"float8_e4m3fn"}},
+    {v1::FLOAT8_E5M2, 1, {"float8_e5m2"}},
+    {v1::INT8, 1, {"int8", "i8"}},
+    {v1::UINT8, 1, {"uint8", "u8"}},
+    {v1::INT32, 4, {"int32", "i32"}},
+    {v1::INT64, 8, {"int64", "i64"}},
     {v1::BOOL, 1, {"bool"}},
 };
 
@@ -34,7 +39,8 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
   }
   std::string known;
   for (const Names& row : kNames) absl::StrAppend(&known, known.empty() ? "" : ", ", row.names[0]);
-  return absl::InvalidArgumentError(absl::StrCat("unknown dtype \"", name, "\"; use one of ", known));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown dtype \"", name, "\"; use one of ", known));
 }
 
 std::string DTypeName(DType dtype) {
@@ -52,7 +58,8 @@ int64_t DTypeBytes(DType dtype) {
 }
 
 bool IsTrainable(DType dtype) {
-  return dtype == v1::FLOAT64 || dtype == v1::FLOAT32 || dtype == v1::FLOAT16 || dtype == v1::BFLOAT16;
+  return dtype == v1::FLOAT64 || dtype == v1::FLOAT32 || dtype == v1::FLOAT16 ||
+         dtype == v1::BFLOAT16;
 }
 
 }  // namespace tessera

@@ -13,8 +13,8 @@ namespace tessera {
 
 using v1::DType;
 
-// "float32", "bfloat16", ... and the short forms fp64 fp32 fp16 bf16 f64 f32 f16 half double float. INVALID_ARGUMENT: any
-// other name; the message lists the names.
+// "float32", "bfloat16", ... and the short forms fp64 fp32 fp16 bf16 f64 f32 f16 half double float.
+// INVALID_ARGUMENT: any other name; the message lists the names.
 absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 // Canonical lower-case name, e.g. "bfloat16"; "unspecified".

@@ -1,6 +1,6 @@
-// Conversions between float32 and the 16-bit formats by integer arithmetic: round to nearest even, denormals kept, NaN stays
-// NaN (quieted), the same bits on every processor. (The conversion instructions of some processors flush denormals.) Written
-// so that loops over them vectorise.
+// Conversions between float32 and the 16-bit formats by integer arithmetic: round to nearest even,
+// denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The conversion
+// instructions of some processors flush denormals.) Written so that loops over them vectorise.
 #ifndef TESSERA_COMMON_FLOAT_BITS_H_
 #define TESSERA_COMMON_FLOAT_BITS_H_
 
@@ -24,12 +24,13 @@ inline uint16_t Float16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
-  // Below 2^-14 the result is a denormal. Added to 0.5 the value is rounded to a multiple of 2^-24, the smallest of them, by the
-  // addition itself.
+  // Below 2^-14 the result is a denormal. Added to 0.5 the value is rounded to a multiple of 2^-24,
+  // the smallest of them, by the addition itself.
   const uint32_t half = std::bit_cast<uint32_t>(0.5f);
   const uint32_t denormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(half)) - half;
-  // Otherwise the exponent's bias goes from 127 to 15, and 13 bits of the fraction are rounded away.
+  // Otherwise the exponent's bias goes from 127 to 15, and 13 bits of the fraction are rounded
+  // away.
   const uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   uint32_t result = magnitude < (113u << 23) ? denormal : normal;
   // From halfway between the largest float16, 65,504, and 65,536 on.
@@ -43,7 +44,8 @@ inline float FloatFromFloat16(uint16_t value) {
   const uint32_t magnitude = static_cast<uint32_t>(value & 0x7fff) << 13;
   const uint32_t exponent = magnitude & (0x1fu << 23);
   const uint32_t normal = magnitude + (112u << 23);
-  // A denormal counts units of 2^-24: with the exponent of 2^-14 it is that value and 2^-14 too much.
+  // A denormal counts units of 2^-24: with the exponent of 2^-14 it is that value and 2^-14 too
+  // much.
   const uint32_t denormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude + (113u << 23)) -
                                                     std::bit_cast<float>(113u << 23));
   uint32_t result = exponent == 0 ? denormal : normal;

@@ -22,7 +22,8 @@ double Meaning(uint16_t bits, int exponent_bits, int fraction_bits) {
   return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 }
 
-// Nearest value of the format, ties to the even one, by looking at the neighbours; `given` is the candidate.
+// Nearest value of the format, ties to the even one, by looking at the neighbours; `given` is the
+// candidate.
 template <uint16_t (*kFrom)(float), float (*kTo)(uint16_t)>
 void ExpectNearestEven(float value, int exponent_bits, int fraction_bits) {
   const uint16_t given = kFrom(value);

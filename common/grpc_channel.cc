@@ -13,8 +13,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, ChannelOpt
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // Finds a dead wire under a stream that is silent. The server allows a ping every 10 s, with or
-  // without calls. The answer may take long: a coordinator that is stopped for a while (a debugger, a
-  // suspended machine) is not gone, and losing a job's members to it would be.
+  // without calls. The answer may take long: a coordinator that is stopped for a while (a debugger,
+  // a suspended machine) is not gone, and losing a job's members to it would be.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 120000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -16,7 +16,8 @@ std::string& Prefix() {
 
 void Write(absl::string_view severity, absl::string_view message) {
   const std::string line = absl::StrCat(Prefix(), ": ", severity, message, "\n");
-  // One write, so that lines of several processes do not mix; a stderr that is closed or full is nobody's error.
+  // One write, so that lines of several processes do not mix; a stderr that is closed or full is
+  // nobody's error.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// std::mutex with Clang's thread-safety annotations. Debian's prebuilt absl::Mutex is invisible to ThreadSanitizer; this
-// one is not.
+// std::mutex with Clang's thread-safety annotations. Debian's prebuilt absl::Mutex is invisible to
+// ThreadSanitizer; this one is not.
 //
 //   mutable Mutex mutex_;
 //   int value_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -50,7 +50,8 @@ class CondVar {
   void Wait(MutexLock& lock) { changed_.wait(lock.lock_); }
   // False when `timeout` has passed.
   bool WaitFor(MutexLock& lock, absl::Duration timeout) {
-    return changed_.wait_for(lock.lock_, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
+    return changed_.wait_for(lock.lock_, absl::ToChronoNanoseconds(timeout)) ==
+           std::cv_status::no_timeout;
   }
   void NotifyAll() { changed_.notify_all(); }
 

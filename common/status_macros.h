@@ -13,15 +13,16 @@
 #define TESSERA_CONCAT_INNER(a, b) a##b
 #define TESSERA_CONCAT(a, b) TESSERA_CONCAT_INNER(a, b)
 
-#define TESSERA_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                        \
-    if (absl::Status tessera_status = (expression); !tessera_status.ok()) {   \
-      return tessera_status;                                                  \
-    }                                                                         \
+#define TESSERA_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                      \
+    if (absl::Status tessera_status = (expression); !tessera_status.ok()) { \
+      return tessera_status;                                                \
+    }                                                                       \
   } while (false)
 
-#define TESSERA_ASSIGN_OR_RETURN(declaration, expression) \
-  TESSERA_ASSIGN_OR_RETURN_INNER(TESSERA_CONCAT(tessera_status_or_, __LINE__), declaration, expression)
+#define TESSERA_ASSIGN_OR_RETURN(declaration, expression)                                   \
+  TESSERA_ASSIGN_OR_RETURN_INNER(TESSERA_CONCAT(tessera_status_or_, __LINE__), declaration, \
+                                 expression)
 
 #define TESSERA_ASSIGN_OR_RETURN_INNER(temporary, declaration, expression) \
   auto temporary = (expression);                                           \

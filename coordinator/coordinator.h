@@ -4,7 +4,7 @@
 //   Coordinator coordinator({.clock = Clock::Real()});
 //   coordinator.CreateJob(request);                                  plans it; FORMING
 //   coordinator.Join(join_host, sink);                               the agent: Welcome, FormHost
-//   coordinator.Join(join_rank, sink);  coordinator.Receive(...)     workers: Welcome; RankReady -> StartStep
+//   coordinator.Join(join_rank, sink);  coordinator.Receive(...)   workers: RankReady -> StartStep
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of

@@ -9,12 +9,12 @@
 // units to put into them. Gradient slots are the same with one spare: a unit's gradients are
 // written while those before it are still being reduced.
 //
-// Resident (memory.unshard resident or auto): instead of unsharded slots that take turns, a place for
-// each unit with elements, and nothing is gathered ahead.
+// Resident (memory.unshard resident or auto): instead of unsharded slots that take turns, a place
+// for each unit with elements, and nothing is gathered ahead.
 //
-// Rank file: step record; master shards of all units in plan order; reduced gradient shards;
-// the optimizer's state; undo. Each unit's part of each starts at a multiple of kRegionAlignBytes. Units
-// without elements take no place anywhere, and their offsets are 0.
+// Rank file: step record; master shards of all units in plan order; reduced gradient shards; the
+// optimizer's state; undo. Each unit's part of each starts at a multiple of kRegionAlignBytes.
+// Units without elements take no place anywhere, and their offsets are 0.
 #ifndef TESSERA_COORDINATOR_LAYOUT_H_
 #define TESSERA_COORDINATOR_LAYOUT_H_
 
@@ -34,7 +34,8 @@ inline constexpr int64_t kRegionAlignBytes = 64;
 bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout);
 
 // INVALID_ARGUMENT: world_size is not in [1, kMaxWorkers], mesh.strategy is not full_shard or
-// mesh.replicas not 1 (others come later), an alignment is out of range, or the buffers of all ranks together take more than 2^62 bytes.
+// mesh.replicas not 1 (others come later), an alignment is out of range, or the buffers of all
+// ranks together take more than 2^62 bytes.
 absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& resolved,
                                       int world_size);
 

@@ -9,19 +9,22 @@
 
 namespace tessera {
 
-// Makes DIR/export for the job's export, so that a directory which cannot be written is known before the first step and not after
-// the last. Rank 0 alone does anything, and only if the job wants an export (checkpoint.export, checkpoint.dir not empty).
-// INVALID_ARGUMENT (field checkpoint.dir): it cannot be made or written.
+// Makes DIR/export for the job's export, so that a directory which cannot be written is known
+// before the first step and not after the last. Rank 0 alone does anything, and only if the job
+// wants an export (checkpoint.export, checkpoint.dir not empty). INVALID_ARGUMENT (field
+// checkpoint.dir): it cannot be made or written.
 absl::Status PrepareExport(const Session& session);
 
-// Writes the whole model to DIR/export/model.safetensors if the job wants an export. All ranks call it, outside a step; one unit
-// is whole at a time, rank 0 writes. Tied parameters are written once, under the name that holds the storage. The file appears
-// whole or not at all: it is written under another name, synced and renamed. Returns the path on rank 0, "" elsewhere and where nothing was written.
-// UNAVAILABLE and the rest as any Session call; INTERNAL: writing failed, e.g. the disk is full; names the file.
+// Writes the whole model to DIR/export/model.safetensors if the job wants an export. All ranks call
+// it, outside a step; one unit is whole at a time, rank 0 writes. Tied parameters are written once,
+// under the name that holds the storage. The file appears whole or not at all: it is written under
+// another name, synced and renamed. Returns the path on rank 0, "" elsewhere and where nothing was
+// written. UNAVAILABLE and the rest as any Session call; INTERNAL: writing failed, e.g. the disk is
+// full; names the file.
 absl::StatusOr<std::string> WriteExport(Session& session);
 
-// The first bytes of a safetensors file of `units`: the header's length and the header, padded to a multiple of 8. Data follows
-// in the units' order. Public for tests.
+// The first bytes of a safetensors file of `units`: the header's length and the header, padded to a
+// multiple of 8. Data follows in the units' order. Public for tests.
 std::string SafetensorsHeader(const v1::Plan& plan);
 
 }  // namespace tessera

@@ -7,8 +7,9 @@
 // instead.
 //
 // Points, in the order in which a step meets them: unshard_write, unshard_written, unshard_wait,
-// lease_release, gradient_acquire, reduce_ready, reduce, reduce_read, vote, barrier, optimizer,
-// undo_written, optimizer_done, export; and join.
+// lease_release, gradient_acquire, reduce_ready, reduce, reduce_read, vote, barrier, undo_written,
+// optimizer, optimizer_done, export; and join. Where units are resident, unshard_write and
+// unshard_written are passed when a rank has filled or updated its shard.
 #ifndef TESSERA_WORKER_FAULT_POINTS_H_
 #define TESSERA_WORKER_FAULT_POINTS_H_
 

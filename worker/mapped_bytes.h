@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// Sum of the lengths of this process's mappings whose name starts with "/memfd:tessera-". INTERNAL: /proc/self/maps cannot be read.
+// Sum of the lengths of this process's mappings whose name starts with "/memfd:tessera-". INTERNAL:
+// /proc/self/maps cannot be read.
 absl::StatusOr<int64_t> MeasureMappedBytes();
 
 // The same of a text in the form of /proc/PID/maps.

@@ -1,10 +1,12 @@
-// One optimizer update of a run of elements, in float32, with the arithmetic and order of operations of torch.optim. One pass
-// over memory, which can also write the low-precision copy that the unit computes with.
+// One optimizer update of a run of elements, in float32, with the arithmetic and order of
+// operations of torch.optim. One pass over memory, which can also write the low-precision copy that
+// the unit computes with.
 //
 //   UpdateElements({.kind = OptimizerKind::kAdamW}, {.update = 1, .learning_rate = 1e-3},
 //                  {.numel = n, .gradient = g, .parameter = p, .state = {m, v}});
 //
-// Deterministic: each element's result depends on its own inputs alone. Thread-safety: pure functions.
+// Deterministic: each element's result depends on its own inputs alone. Thread-safety: pure
+// functions.
 #ifndef TESSERA_WORKER_OPTIMIZER_H_
 #define TESSERA_WORKER_OPTIMIZER_H_
 

@@ -21,7 +21,8 @@ void Adam(const OptimizerOptions& options, int64_t update, double learning_rate,
 }
 
 TEST(AdamWTest, FirstStepMovesByTheLearningRateAgainstTheSign) {
-  // m_hat = g and sqrt(v_hat) = |g| in the first step, so the move is lr x sign(g), whatever g is (eps aside).
+  // m_hat = g and sqrt(v_hat) = |g| in the first step, so the move is lr x sign(g), whatever g is
+  // (eps aside).
   const std::vector<float> gradient = {0.5f, -2.0f, 1e-3f};
   std::vector<float> parameter = {1.0f, 1.0f, 1.0f}, m(3, 0.0f), v(3, 0.0f);
   Adam({}, 1, 0.01, /*decay=*/false, 3, gradient.data(), parameter.data(), m.data(), v.data());
@@ -105,7 +106,8 @@ TEST(SgdTest, WithoutMomentumNoStateIsNeeded) {
 }
 
 TEST(OptimizerTest, CopyIsTheNewParameterRounded) {
-  // 1 - 2^-9 lies between the bfloat16 neighbours 1 - 2^-8 and 1 at the same distance: to the even one, 1.
+  // 1 - 2^-9 lies between the bfloat16 neighbours 1 - 2^-8 and 1 at the same distance: to the even
+  // one, 1.
   for (const DType dtype : {v1::BFLOAT16, v1::FLOAT16}) {
     OptimizerOptions options;
     options.kind = OptimizerKind::kSgd;

@@ -12,8 +12,9 @@
 //     }  // the use ends here
 //     ... backward: Unshard(block, Phase::kBackward), write into GradientView(...), then
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
-//     TESSERA_ASSIGN_OR_RETURN(StepResult result, session->EndStep({.loss_sum = loss, .loss_count =
-//     tokens})); if (step.step == session->job().steps()) break;
+//     TESSERA_ASSIGN_OR_RETURN(const StepResult result,
+//                              session->EndStep({.loss_sum = loss, .loss_count = tokens}));
+//     if (result.step == session->job().steps()) break;
 //   }
 //   return session->Finish();
 //
@@ -24,10 +25,11 @@
 // Errors that any call may return, beside its own:
 //   UNAVAILABLE          a peer or the agent is gone; the message names the rank or host.
 //   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort was
-//   called. DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names
-//   them and the unit. FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a
-//   call out of place, e.g. Reduce outside a
-//                        step.
+//                        called.
+//   DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names them
+//                        and the unit.
+//   FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a call out of place,
+//                        e.g. Reduce outside a step.
 //   NOT_FOUND            no such unit or parameter.
 // After an error the session is over: its leases are dropped and every later call returns the same
 // error.
@@ -204,8 +206,8 @@ class Session {
   // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
-  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it; those that
-  // do not need the values say keep = false and get none.
+  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it; those
+  // that do not need the values say keep = false and get none.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
 
   // Sums `values` element by element over all ranks, in rank order; every rank gets the same bits.

@@ -1,5 +1,5 @@
-// What a Session is made of. Programs include session.h; this is for session.cc, for joining (session_join.cc) and for tests that
-// put ranks into threads of one process.
+// What a Session is made of. Programs include session.h; this is for session.cc, for joining
+// (session_join.cc) and for tests that put ranks into threads of one process.
 #ifndef TESSERA_WORKER_SESSION_IMPL_H_
 #define TESSERA_WORKER_SESSION_IMPL_H_
 

@@ -57,7 +57,8 @@ absl::StatusOr<std::shared_ptr<HostMemory>> MapMemory(AgentHandoff handoff) {
   return memory;
 }
 
-// A mapping shorter than what the layout places in it would be a SIGBUS, or another rank's bytes, at some later step.
+// A mapping shorter than what the layout places in it would be a SIGBUS, or another rank's bytes,
+// at some later step.
 absl::Status CheckLengths(const HostMemory& memory) {
   const v1::AgentHello& hello = memory.handoff.hello;
   const v1::Layout& layout = hello.layout();
@@ -79,7 +80,8 @@ absl::Status CheckLengths(const HostMemory& memory) {
   return absl::OkStatus();
 }
 
-// Passes the end of the generation on to whoever waits, which comes into being only after the coordinator may have said it.
+// Passes the end of the generation on to whoever waits, which comes into being only after the
+// coordinator may have said it.
 class EndRelay {
  public:
   explicit EndRelay(std::function<void(const absl::Status&)> on_end) : on_end_(std::move(on_end)) {}
@@ -95,7 +97,8 @@ class EndRelay {
     if (on_end_) on_end_(status);
   }
 
-  // From now on the end interrupts `collectives`, which outlives the membership client that calls End.
+  // From now on the end interrupts `collectives`, which outlives the membership client that calls
+  // End.
   absl::Status Connect(Collectives* collectives) {
     MutexLock lock(mutex_);
     collectives_ = collectives;
@@ -109,8 +112,8 @@ class EndRelay {
   Collectives* collectives_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
-// Until it is destroyed: tells when a peer or the agent is gone, also while nobody waits on shared memory and the coordinator is
-// away. Not for later: a peer that has done its work goes too.
+// Until it is destroyed: tells when a peer or the agent is gone, also while nobody waits on shared
+// memory and the coordinator is away. Not for later: a peer that has done its work goes too.
 class JoinWatch {
  public:
   JoinWatch(const HostMemory& memory, MembershipClient* membership)
@@ -216,7 +219,8 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
   return absl::OkStatus();
 }
 
-// Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave when this fails.
+// Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave
+// when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                          const std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
   const v1::AgentHello& hello = memory->handoff.hello;

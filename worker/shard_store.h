@@ -70,9 +70,9 @@ class ShardStore {
     std::vector<v1::UnitLayout> layouts;
     int shard_index = 0;
     OptimizerOptions optimizer;
-    // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in param_dtype.
-    // The slice is the master itself where param_dtype is float32; elsewhere the optimizer writes it
-    // beside the master, in the same pass. Empty: SLOTS.
+    // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in
+    // param_dtype. The slice is the master itself where param_dtype is float32; elsewhere the
+    // optimizer writes it beside the master, in the same pass. Empty: SLOTS.
     std::vector<char*> slices;
     FaultPoints* faults = nullptr;
   };

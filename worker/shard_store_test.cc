@@ -122,7 +122,8 @@ TEST(ShardStoreTest, SkippedStepLeavesTheShardsAndTakesNoUpdateNumber) {
   EXPECT_EQ(store->LastRecord().update, 0);
 }
 
-// The process ends at every point of the update in turn; whoever takes the file over finishes to the same bits.
+// The process ends at every point of the update in turn; whoever takes the file over finishes to
+// the same bits.
 TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
   std::vector<char> undisturbed;
   const auto store = Make(undisturbed, 0);

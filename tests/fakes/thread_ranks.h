@@ -1,11 +1,14 @@
-// The ranks of a job as threads of one process over one set of buffers: the whole data path (planner's layout, shared-memory
-// collectives, executor, shard store, session) without agent, coordinator and sockets.
+// The ranks of a job as threads of one process over one set of buffers: the whole data path
+// (planner's layout, shared-memory collectives, executor, shard store, session) without agent,
+// coordinator and sockets.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto ranks, ThreadRanks::Create(spec, /*world_size=*/2, {}));
-//   std::vector<absl::Status> statuses = ranks->Run([](Session& session) { ...; return session.Finish(); });
+//   std::vector<absl::Status> statuses =
+//       ranks->Run([](Session& session) { ...; return session.Finish(); });
 //
-// Lag: with Options.lag_rank set, that rank stands still at every passage of the named point until every other rank is parked
-// (it waits for somebody) or has ended: the greatest lag there is, and no clock is involved.
+// Lag: with Options.lag_rank set, that rank stands still at every passage of the named point until
+// every other rank is parked (it waits for somebody) or has ended: the greatest lag there is, and
+// no clock is involved.
 #ifndef TESSERA_TESTS_FAKES_THREAD_RANKS_H_
 #define TESSERA_TESTS_FAKES_THREAD_RANKS_H_
 
@@ -46,8 +49,8 @@ class ThreadRanks {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
 
-  // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank order. A rank whose body fails
-  // aborts its session with that status. Once only.
+  // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank
+  // order. A rank whose body fails aborts its session with that status. Once only.
   std::vector<absl::Status> Run(const std::function<absl::Status(Session&)>& body);
 
  private:

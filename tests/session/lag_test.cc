@@ -1,5 +1,5 @@
-// Each rank is delayed at each point of the lease protocol for as long as its peers can do without it; the result must stay bit
-// for bit the same.
+// Each rank is delayed at each point of the lease protocol for as long as its peers can do without
+// it; the result must stay bit for bit the same.
 #include <string>
 #include <tuple>
 #include <vector>

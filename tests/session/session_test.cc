@@ -1,4 +1,5 @@
-// The data path of a whole job with ranks as threads, against values worked out in double precision.
+// The data path of a whole job with ranks as threads, against values worked out in double
+// precision.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -149,8 +150,8 @@ absl::Status ExpectRoundedMasters(Session& session, int unit) {
   return absl::OkStatus();
 }
 
-// Rank r gives every element (r + 1) x k, k in 2, 4, 6: the average (W + 1) / 2 x k is exact in every
-// dtype under every divide rule.
+// Rank r gives every element (r + 1) x k, k in 2, 4, 6: the average (W + 1) / 2 x k is exact in
+// every dtype under every divide rule.
 absl::Status IntegerStep(Session& session) {
   TESSERA_RETURN_IF_ERROR(session.BeginStep({.learning_rate = 1}).status());
   TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));

@@ -46,7 +46,8 @@ absl::Status Backward(Session& session, int block, int64_t step) {
   return session.Reduce(unit);
 }
 
-// In the forward, a value that the ranks do not all see alike would show: its sum is compared between ranks.
+// In the forward, a value that the ranks do not all see alike would show: its sum is compared
+// between ranks.
 absl::Status Forward(Session& session, int block, double* sum) {
   TESSERA_ASSIGN_OR_RETURN(const int unit, session.FindUnit(absl::StrCat("h.", block)));
   TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, session.Unshard(unit, Phase::kForward));
@@ -113,7 +114,8 @@ absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView head, lease.Parameter("head.weight"));
     for (int block = 0; block < kToyBlocks; ++block)
       TESSERA_RETURN_IF_ERROR(Forward(session, block, &sum));
-    // The tied weight gets a gradient from each of its uses, the first before the blocks' and the second after.
+    // The tied weight gets a gradient from each of its uses, the first before the blocks' and the
+    // second after.
     TESSERA_RETURN_IF_ERROR(WriteGradient(session, root, "head.weight", head, step.step));
     for (int block = kToyBlocks - 1; block >= 0; --block)
       TESSERA_RETURN_IF_ERROR(Backward(session, block, step.step));

@@ -1,8 +1,8 @@
-// A model without a task: gradients are a known function of the parameters, the rank and the step, so that what training must
-// give can be worked out element by element in double precision.
+// A model without a task: gradients are a known function of the parameters, the rank and the step,
+// so that what training must give can be worked out element by element in double precision.
 //
-// Units h.0, h.1, h.2 (class Block: w [7, 5], b [5], and c [3], which never gets a gradient) and the root (emb.weight [11, 5], used
-// a second time as head.weight).
+// Units h.0, h.1, h.2 (class Block: w [7, 5], b [5], and c [3], which never gets a gradient) and
+// the root (emb.weight [11, 5], used a second time as head.weight).
 #ifndef TESSERA_TESTS_SESSION_TOY_MODEL_H_
 #define TESSERA_TESTS_SESSION_TOY_MODEL_H_
 
@@ -24,7 +24,8 @@ v1::JobSpec ToyJob(const std::string& unshard);
 // The gradient that `rank` computes for an element whose value is `parameter`.
 float ToyGradient(float parameter, int rank, int64_t step, int64_t element);
 
-// One step: forward through the blocks, backward, reductions, vote. Wrong parameters (another tenant's, stale, torn) are an error.
+// One step: forward through the blocks, backward, reductions, vote. Wrong parameters (another
+// tenant's, stale, torn) are an error.
 absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate);
 
 // Every parameter by FQN, through Summon.

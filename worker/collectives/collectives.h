@@ -1,9 +1,10 @@
 // Collectives: moves the bytes of units between the ranks of a group, and owns the memory that it
 // moves: the unsharded and gradient buffers (slots) that the layout planned.
 //
-//   collectives->AllGather({.unit = 3, .slot = 1, .shard = master, .shard_numel = n}, stream) ->
-//   Event
-//   ... when the event has passed, collectives->Unsharded(1) holds the whole unit ...
+//   TESSERA_ASSIGN_OR_RETURN(const Event whole, collectives->AllGather(
+//       {.unit = 3, .slot = 1, .shard = master, .shard_numel = n}, stream, &timing));
+//   TESSERA_RETURN_IF_ERROR(whole.Wait());
+//   ... collectives->Unsharded(1) holds the whole unit ...
 //   collectives->ReleaseUnsharded(1);
 //
 // A slot has one tenant at a time. No rank writes a byte of a slot's next tenant before every rank
@@ -82,9 +83,9 @@ class Collectives {
   // This rank no longer reads the slot's tenant. Also ends an AllGather that has not passed yet.
   virtual void ReleaseUnsharded(int slot) = 0;
 
-  // This rank has written its shard: when it was first filled, and after each update. Where units are
-  // resident the others may now read its slice, and an AllGather waits for as many of these from
-  // every rank as this rank has done; elsewhere nothing happens.
+  // This rank has written its shard: when it was first filled, and after each update. Where units
+  // are resident the others may now read its slice, and an AllGather waits for as many of these
+  // from every rank as this rank has done; elsewhere nothing happens.
   virtual void PublishShard(int slot) = 0;
 
   // Makes the slot ready for the next tenant's gradients: passes when every rank has read the last
@@ -106,7 +107,8 @@ class Collectives {
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                             absl::string_view what) = 0;
 
-  // Does what can be done of the pending operations without waiting. Errors: what a wait would end with by now.
+  // Does what can be done of the pending operations without waiting. Errors: what a wait would end
+  // with by now.
   virtual absl::Status Progress() = 0;
 
   // Ends every rank's waits: this rank is lost. Interrupt ends only this rank's.

@@ -18,8 +18,9 @@ struct DivideFactors {
   float after = 1;
 };
 
-// For float16, whose range a sum would leave: `before` is the power of two nearest above the root of `ranks` that divides it, as
-// FSDP and FairScale choose it. For every other dtype one division after the sum.
+// For float16, whose range a sum would leave: `before` is the power of two nearest above the root
+// of `ranks` that divides it, as FSDP and FairScale choose it. For every other dtype one division
+// after the sum.
 DivideFactors DivideFactorsFor(DType reduce_dtype, int64_t ranks);
 
 struct ReduceOptions {
@@ -29,8 +30,8 @@ struct ReduceOptions {
   bool accumulate = false;  // add to the shard instead of overwriting it
 };
 
-// shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the order of `inputs`, in float32;
-// divisions are divisions and no multiplications by a reciprocal.
+// shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the
+// order of `inputs`, in float32; divisions are divisions and no multiplications by a reciprocal.
 void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const ReduceOptions& options,
                  float* shard);
 

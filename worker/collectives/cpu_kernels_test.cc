@@ -47,7 +47,8 @@ TEST(ReduceSliceTest, SumsInRankOrderInFloat32AndRoundsOnce) {
   float out = 0;
   ReduceSlice(inputs, 1, Divide(1, 1), &out);
   EXPECT_EQ(out, 0x1p24f);
-  // bfloat16 inputs of 1, 1 and 2^-7 make 2.0078125, halfway between 2 and 2.015625: rounded once, to even.
+  // bfloat16 inputs of 1, 1 and 2^-7 make 2.0078125, halfway between 2 and 2.015625: rounded once,
+  // to even.
   const uint16_t x = BFloat16FromFloat(1), z = BFloat16FromFloat(0x1p-7f);
   const void* halves[] = {&x, &x, &z};
   ReduceOptions options;

@@ -1,9 +1,8 @@
 // HostSync: one rank's way to announce something to the other ranks of its host and to wait for
 // them, through the host's control file.
 //
-//   sync.Announce(sync.own_slot(slot).entered, tenancy);
-//   TESSERA_RETURN_IF_ERROR(sync.WaitUntil("unshard of h.0", [&] { return AllEntered(); },
-//   missing));
+//   sync.Announce(sync.slot(sync.index(), slot).entered, tenancy);
+//   TESSERA_RETURN_IF_ERROR(sync.WaitUntil([&] { return AllEntered(); }, what, missing));
 //
 // A waiting rank spins briefly, then sleeps on a futex for at most 50 ms at a time and looks at the
 // abort word, at its peers and at its agent. So a wait ends when its condition holds, a peer or the

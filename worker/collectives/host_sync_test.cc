@@ -151,7 +151,8 @@ TEST_F(HostSyncTest, WhatAPeerDidBeforeItLeftCounts) {
   bool parked = false;
   options.on_park = [&](bool now) { parked = now; };
   HostSync sync(options);
-  // The peer's last announcement becomes visible between the look at the condition and the look at the peer.
+  // The peer's last announcement becomes visible between the look at the condition and the look at
+  // the peer.
   int asked = 0;
   EXPECT_TRUE(sync.WaitUntil([&] { return parked && ++asked == 2; }, [] { return std::string(); },
                              [] { return std::vector<int>(); })

@@ -32,11 +32,11 @@ struct HostControl {
 };
 static_assert(sizeof(HostControl) <= kControlHeaderBytes);
 
-// Counters of tenancies of one slot, which start at 1. (A resident unit's tenancies are the versions
-// of its parameters: `entered` counts the rank's writes of its slice.) For an unsharded slot `entered` is the last
-// tenancy whose slice the rank has written and `left` the last one it has released; for a gradient
-// slot the last one whose gradients it has completed and the last one of which it has read its
-// slice from every rank.
+// Counters of tenancies of one slot, which start at 1. (A resident unit's tenancies are the
+// versions of its parameters: `entered` counts the rank's writes of its slice.) For an unsharded
+// slot `entered` is the last tenancy whose slice the rank has written and `left` the last one it
+// has released; for a gradient slot the last one whose gradients it has completed and the last one
+// of which it has read its slice from every rank.
 struct SlotControl {
   std::atomic<uint64_t> entered;
   std::atomic<uint64_t> left;

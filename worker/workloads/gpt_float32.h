@@ -1,12 +1,12 @@
-// float32 stand-ins for parameters and gradients that a unit has in a 16-bit dtype. The layers compute
-// in float32: a parameter is widened when its unit is used, a gradient is rounded once, when all of it
-// is there.
+// float32 stand-ins for parameters and gradients that a unit has in a 16-bit dtype. The layers
+// compute in float32: a parameter is widened when its unit is used, a gradient is rounded once,
+// when all of it is there.
 //
 //   Float32Parameters parameters;
-//   const float* weight = parameters.Widen(0, view);       // the view's own memory if it is float32
+//   const float* weight = parameters.Widen(0, view);  // the view's own memory if it is float32
 //   Float32Gradients gradients;
-//   GradientTarget target = gradients.Open(0, slot);       // compute into it, as often as it is written
-//   gradients.Store();                                     // before Reduce
+//   GradientTarget target = gradients.Open(0, slot);  // compute into it, as often as it is written
+//   gradients.Store();                                // before Reduce
 //
 // Thread-safety: none. Memory grows to what was asked for and stays.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_FLOAT32_H_
@@ -35,7 +35,8 @@ class Float32Gradients {
   // Where to compute a gradient whose place is `slot`. Opened again before Store, it says to add to
   // what is there.
   GradientTarget Open(int key, const GradientSlot& slot);
-  // Rounds what was computed since the last Store into the slots that were given, or adds it to them.
+  // Rounds what was computed since the last Store into the slots that were given, or adds it to
+  // them.
   void Store();
 
  private:

@@ -1,9 +1,10 @@
 // A program started beside this one, which dies with it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto child, ChildProcess::Start({"/usr/bin/env", "true"},
-//   ChildProcess::Stdout::kPipe)); TESSERA_ASSIGN_OR_RETURN(const std::string line,
-//   child->ReadLine(absl::Now() + absl::Seconds(5))); const int wait_status =
-//   child->Stop(absl::Now() + absl::Seconds(2));
+//                                                            ChildProcess::Stdout::kPipe));
+//   TESSERA_ASSIGN_OR_RETURN(const std::string line,
+//                            child->ReadLine(absl::Now() + absl::Seconds(5), /*interrupt_fd=*/-1));
+//   child->Terminate();
 //
 // The child leads a process group of its own, so that Ctrl-C on a terminal reaches this process
 // alone, and is killed by the kernel (PR_SET_PDEATHSIG) when this process ends, however it ends.

@@ -1,7 +1,7 @@
 // What the commands read: job files, models and the --set flags, made into a JobSpec.
 //
-//   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, LoadJob({.file = "job.json", .sets =
-//   {"steps=10"}}));
+//   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec,
+//                            LoadJob({.file = "job.json", .sets = {"steps=10"}}));
 //
 // Every error is INVALID_ARGUMENT, one line that names the file, flag or field and says what to do.
 #ifndef TESSERA_CLIENT_JOB_INPUT_H_

@@ -1,8 +1,9 @@
 // Every environment variable that Tessera's programs read.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
-//   if (!env.agent_fd.has_value()) return absl::FailedPreconditionError("no agent started this
-//   process ...");
+//   if (!env.agent_fd.has_value()) {
+//     return absl::FailedPreconditionError("no agent started this process");
+//   }
 //
 // Thread-safety: Read must not run while another thread calls setenv.
 #ifndef TESSERA_COMMON_PROCESS_ENV_H_

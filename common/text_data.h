@@ -1,7 +1,8 @@
 // The text that a language model trains on: read whole, the last tenth held out for evaluation.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const TextData text, LoadText(spec.data(), spec.global_batch(),
-//   spec.model().context()));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const TextData text,
+//       LoadText(spec.data(), spec.global_batch(), spec.model().context()));
 //
 // The client calls it too, to refuse a bad file before a job exists. Thread-safety: a pure function
 // of the files.

@@ -1,12 +1,17 @@
 // How an agent gives a worker its rank: one message (AgentHello) with file descriptors, over the
 // socket pair whose one end the worker inherits (TESSERA_AGENT_FD).
 //
-//   HandoffSender sender(socket, hello, files, pidfds);                              // the agent
-//   for (;;) { poll(POLLOUT); TESSERA_ASSIGN_OR_RETURN(bool sent, sender.Send()); if (sent) break;
+// The agent:
+//   HandoffSender sender(socket, hello, fds);
+//   for (;;) {
+//     ... poll the socket for POLLOUT ...
+//     TESSERA_ASSIGN_OR_RETURN(const bool sent, sender.Send());
+//     if (sent) break;
 //   }
 //
-//   TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveHandoff(UniqueFd(*env.agent_fd),
-//   absl::Seconds(30)));  // the worker
+// The worker:
+//   TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+//                            ReceiveHandoff(UniqueFd(*env.agent_fd), absl::Seconds(30)));
 //
 // Afterwards neither side writes. The socket stays open, and its end of file (POLLHUP) tells a
 // worker that the agent is dead.

@@ -1,11 +1,12 @@
 // Shared memory without a name: a memfd that lives as long as some process holds a descriptor or a
 // mapping of it.
 //
-//   TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Create("tessera-unsharded", bytes));   //
-//   the agent
+// The agent:
+//   TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Create("tessera-unsharded", bytes));
 //   ... file.fd() travels to the workers over their socket ...
-//   TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::FromFd(std::move(fd)));                //
-//   a worker TESSERA_ASSIGN_OR_RETURN(MemoryMapping memory, file.Map());
+// A worker:
+//   TESSERA_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::FromFd(std::move(fd)));
+//   TESSERA_ASSIGN_OR_RETURN(MemoryMapping memory, file.Map());
 //
 // A file has all its pages from the start, filled with zeros, so that no later write can fail for
 // want of memory, and is sealed: nobody can change its length. /proc/PID/smaps lists a mapping as
@@ -59,7 +60,8 @@ class MemoryFile {
   // A new file of `bytes` rounded up to 4,096. Errors:
   //   INVALID_ARGUMENT    bytes is negative, or the name longer than 200 bytes.
   //   RESOURCE_EXHAUSTED  not so much memory or no descriptor is left; the message has the name and
-  //   the bytes. INTERNAL            the kernel has no sealed memory files.
+  //                       the bytes.
+  //   INTERNAL            the kernel has no sealed memory files.
   static absl::StatusOr<MemoryFile> Create(absl::string_view name, int64_t bytes);
 
   // A file that another process made. INVALID_ARGUMENT: not a memory file, or its length is not

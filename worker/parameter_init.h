@@ -1,8 +1,8 @@
 // First values of parameters, made where they will live: each rank fills only its own shard, and no
 // memory beyond it is needed.
 //
-//   TESSERA_RETURN_IF_ERROR(FillShard(unit, unit_layout, assignment.shard_index(), spec.seed(),
-//   shard));
+//   TESSERA_RETURN_IF_ERROR(
+//       FillShard(unit, unit_layout, assignment.shard_index(), spec.seed(), shard));
 //
 // Element i of a parameter is a function of (seed, FQN, i) alone, so the same seed is the same
 // model at every world size and under every wrap policy. The arithmetic is integers and IEEE double
@@ -28,7 +28,8 @@ namespace tessera {
 //   no rule at all       normal with std 0.02
 //   normal               mean 0, std (0.02), by Box-Muller: elements 2k and 2k+1 are a pair
 //   uniform              low (0) inclusive to high (1) exclusive, of 2^32 equal steps, rounded to
-//   float32 zeros, ones
+//                        float32
+//   zeros, ones
 // INVALID_ARGUMENT: another kind, or figures that make no sense; names the parameter.
 absl::Status FillParameter(uint64_t seed, absl::string_view fqn, const v1::Init& init,
                            int64_t first, absl::Span<float> values);

@@ -8,7 +8,8 @@
 // Slots: a unit goes into the slot of its level or a spare one, whichever has been free longest. A
 // unit whose last use ends stays where it is if it is among the next `prefetch` of the order, else
 // its slot is free. An Unshard that finds no slot first drops a unit that was gathered ahead; if
-// there is none it is FAILED_PRECONDITION, never a wait. A resident unit is always in its own place.
+// there is none it is FAILED_PRECONDITION, never a wait. A resident unit is always in its own
+// place.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_UNIT_EXECUTOR_H_

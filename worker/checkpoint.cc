@@ -1,6 +1,7 @@
 #include "worker/checkpoint.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,8 +106,8 @@ std::string SafetensorsHeader(const v1::Plan& plan) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
-absl::Status PrepareExport(const Session& session) {
-  if (session.rank() != 0 || !WantsExport(session)) return absl::OkStatus();
+absl::StatusOr<UniqueFd> PrepareExport(const Session& session) {
+  if (session.rank() != 0 || !WantsExport(session)) return UniqueFd();
   const std::string directory = ExportDirectory(session);
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -117,7 +118,13 @@ absl::Status PrepareExport(const Session& session) {
     return InvalidField("checkpoint.dir",
                         absl::StrCat("cannot write into ", directory, ": ", std::strerror(errno)));
   }
-  return absl::OkStatus();
+  UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint.dir: another job that runs is to write into ", directory,
+                     "; give this one another checkpoint.dir"));
+  }
+  return lock;
 }
 
 absl::StatusOr<std::string> WriteExport(Session& session) {

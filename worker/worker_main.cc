@@ -147,7 +147,7 @@ absl::Status Work(Session& session) {
         absl::StrCat("workload \"", workload,
                      "\" is not built in; start the host with `tessera-worker -- PROGRAM`"));
   }
-  TESSERA_RETURN_IF_ERROR(PrepareExport(session));
+  TESSERA_ASSIGN_OR_RETURN(const UniqueFd export_lock, PrepareExport(session));
   TESSERA_RETURN_IF_ERROR(RunGpt(session));
   TESSERA_ASSIGN_OR_RETURN(const std::string path, WriteExport(session));
   if (!path.empty()) LogInfo(absl::StrCat("wrote ", path));

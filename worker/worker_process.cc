@@ -100,13 +100,19 @@ WorkerProcess::~WorkerProcess() {
   }
 }
 
-// The child is not reaped yet, so its number is its own.
+// The child is not reaped yet, so its number is its own, and its group's.
 void WorkerProcess::Signal(int signal) const {
-  if (pid_ >= 0) kill(pid_, signal);
+  if (pid_ >= 0) kill(-pid_, signal);
 }
 
 std::optional<ExitStatus> WorkerProcess::TryReap() {
   if (pid_ < 0) return std::nullopt;
+  siginfo_t ended = {};
+  if (waitid(P_PID, pid_, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid != pid_) {
+    return std::nullopt;
+  }
+  // Before it is reaped: until then nobody else can have the group's number.
+  Signal(SIGKILL);
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   pid_ = -1;

@@ -9,6 +9,9 @@
 // with no descriptor but the standard ones and its end of the socket, whose number TESSERA_AGENT_FD
 // names. The agent may have threads: nothing of it runs between fork and exec.
 //
+// What the program starts in its group (a shell's commands, say) gets its signals, and is killed when
+// the program has ended: it would go on for nobody.
+//
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_WORKER_PROCESS_H_
 #define TESSERA_WORKER_WORKER_PROCESS_H_
@@ -54,7 +57,7 @@ class WorkerProcess {
   // The agent's end. The child sees its end of file when the agent is dead.
   int socket() const { return socket_.get(); }
 
-  // Nothing happens where it has ended.
+  // To the child and what is in its group. Nothing happens where it has ended.
   void Signal(int signal) const;
   // How it ended; nothing while it runs. Once: the child is then gone, its pidfd and socket stay
   // open.

@@ -134,6 +134,21 @@ def test_export_can_be_left_out(sandbox):
     assert [entry.name for entry in sandbox.directory.iterdir()] == ["small.json"]
 
 
+def test_two_runs_do_not_share_an_export(sandbox):
+    first = start_endless(sandbox)
+    job = sandbox.write_job(SMALL_JOB)
+    directory = sandbox.directory / "endless.tessera"
+    second = sandbox.tessera("run", f"--job={job}", "--set", f"checkpoint.dir={directory}")
+    assert second.code == 1, second.transcript()
+    assert "another job that runs is to write into" in second.transcript()
+    assert first.running()
+    first.signal(signal.SIGINT)
+    assert first.wait() == 130
+    # Free again once it has ended.
+    third = sandbox.tessera("run", f"--job={job}", "--set", f"checkpoint.dir={directory}")
+    assert third.code == 0, third.transcript()
+
+
 def start_endless(sandbox):
     """A run that has begun to train."""
     job = sandbox.write_job(ENDLESS_JOB)

@@ -1,8 +1,11 @@
-"""Counts what tests/run_all ran.
+"""Counts what tests/run_all ran, or with --deep what tests/run_deep ran.
 
 Its last line is `N passed, M failed`; it exits with 0 only if N > 0 and M is 0. The folder given
 holds what the runs left: targets.txt (every Bazel test target), bazel.json (Bazel's build events),
 pytest.xml (JUnit), and broken.* (a line for something that could not be run at all).
+
+Deep runs are steps, named in steps.txt. A step leaves passed.STEP, or broken.STEP with a line that
+says why it failed, or a folder STEP with targets.txt and bazel.json. One that left nothing failed.
 """
 
 import collections
@@ -75,6 +78,38 @@ def count_target(target, status, xml_paths):
     return Counts(passed, failed, skipped)
 
 
+def report(parts):
+    """Prints failed and skipped tests and the last line; the exit status."""
+    failed = [line for part in parts for line in part.failed]
+    for line in failed:
+        print(f"FAILED {line}")
+    for line in (line for part in parts for line in part.skipped):
+        print(line)
+    passed = sum(part.passed for part in parts)
+    print(f"{passed} passed, {len(failed)} failed")
+    return 0 if passed > 0 and not failed else 1
+
+
+def deep_step(folder, step):
+    """The counts of one step, as a list of parts."""
+    broken = folder / f"broken.{step}"
+    parts = [
+        count_target(f"{target} [{step}]", *result)
+        for target, result in bazel_results(folder / step).items()
+    ]
+    if broken.exists():
+        parts.append(Counts(0, [f"{step}: {broken.read_text(encoding='utf-8').strip()}"], []))
+    elif (folder / f"passed.{step}").exists():
+        parts.append(Counts(1, [], []))
+    return parts or [Counts(0, [f"{step} did not run"], [])]
+
+
+def main_deep(folder):
+    steps = folder / "steps.txt"
+    names = steps.read_text(encoding="utf-8").split() if steps.exists() else []
+    return report([part for step in names for part in deep_step(folder, step)])
+
+
 def main(folder):
     parts = [count_target(target, *result) for target, result in bazel_results(folder).items()]
     if not parts:
@@ -87,16 +122,10 @@ def main(folder):
         parts.append(Counts(0, ["the cluster tests did not run"], []))
     for path in broken:
         parts.append(Counts(0, [path.read_text(encoding="utf-8").strip()], []))
-
-    failed = [line for part in parts for line in part.failed]
-    for line in failed:
-        print(f"FAILED {line}")
-    for line in (line for part in parts for line in part.skipped):
-        print(line)
-    passed = sum(part.passed for part in parts)
-    print(f"{passed} passed, {len(failed)} failed")
-    return 0 if passed > 0 and not failed else 1
+    return report(parts)
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--deep":
+        sys.exit(main_deep(pathlib.Path(sys.argv[2])))
     sys.exit(main(pathlib.Path(sys.argv[1])))

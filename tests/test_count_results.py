@@ -105,3 +105,33 @@ def test_no_cluster_tests_is_a_failure(results):
 def test_nothing_at_all_is_a_failure(results):
     code, lines = results.pytest().count()
     assert (code, lines[-1]) == (1, "2 passed, 1 failed")
+
+
+def count_deep(folder, steps):
+    (folder / "steps.txt").write_text("\n".join(steps), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-B", SCRIPT, "--deep", folder], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_deep_steps_are_counted(tmp_path):
+    (tmp_path / "passed.shellcheck").touch()
+    (tmp_path / "tsan").mkdir()
+    Results(tmp_path / "tsan").target("//a:t", xml=PASSING).pytest().count()
+    assert count_deep(tmp_path, ["shellcheck", "tsan"]) == (0, ["3 passed, 0 failed"])
+
+
+def test_a_deep_step_that_left_nothing_failed(tmp_path):
+    (tmp_path / "passed.shellcheck").touch()
+    code, lines = count_deep(tmp_path, ["shellcheck", "tsan"])
+    assert (code, lines) == (1, ["FAILED tsan did not run", "1 passed, 1 failed"])
+
+
+def test_a_broken_deep_step_counts_although_its_tests_passed(tmp_path):
+    (tmp_path / "asan").mkdir()
+    Results(tmp_path / "asan").target("//a:t", xml=PASSING).pytest().count()
+    (tmp_path / "broken.asan").write_text("the build failed\n", encoding="utf-8")
+    code, lines = count_deep(tmp_path, ["asan"])
+    assert (code, lines) == (1, ["FAILED asan: the build failed", "2 passed, 1 failed"])

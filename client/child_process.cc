@@ -9,10 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 
 namespace tessera {
 namespace {
@@ -48,12 +47,6 @@ absl::StatusOr<Pipe> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoError("pipe");
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-// Of the deadline; at least 0, at most what poll takes.
-int MillisecondsUntil(absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
 }
 
 }  // namespace
@@ -114,7 +107,7 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(absl::Time deadline, int inte
       return line;
     }
     pollfd waits[2] = {{stdout_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
-    const int ready = poll(waits, 2, MillisecondsUntil(deadline));
+    const int ready = poll(waits, 2, PollTimeout(deadline - absl::Now()));
     if (ready < 0 && errno != EINTR) return ErrnoError("poll");
     if (ready == 0 && absl::Now() >= deadline) {
       return absl::DeadlineExceededError("no line of output in time");
@@ -137,7 +130,7 @@ bool ChildProcess::WaitUntil(absl::Time deadline, int interrupt_fd) {
   while (!HasEnded()) {
     if (absl::Now() >= deadline) return false;
     pollfd waits[2] = {{pidfd_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
-    poll(waits, 2, MillisecondsUntil(deadline));
+    poll(waits, 2, PollTimeout(deadline - absl::Now()));
     if (waits[1].revents != 0) return HasEnded();
   }
   return true;

@@ -2,6 +2,9 @@
 
 #include <time.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/time/clock.h"
 
 namespace tessera {
@@ -18,6 +21,11 @@ class RealClock final : public Clock {
 };
 
 }  // namespace
+
+int PollTimeout(absl::Duration left) {
+  const int64_t milliseconds = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
+  return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, 1 << 30));
+}
 
 const Clock* Clock::Real() {
   static const RealClock clock;

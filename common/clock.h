@@ -19,6 +19,10 @@ class Clock {
   static const Clock* Real();
 };
 
+// `left` as poll(2) takes it: whole milliseconds, rounded up so that a wait does not end early and
+// turn into a busy loop; 0 for what has passed; at most 2^30 (twelve days), also for ever.
+int PollTimeout(absl::Duration left);
+
 }  // namespace tessera
 
 #endif  // TESSERA_COMMON_CLOCK_H_

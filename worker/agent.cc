@@ -139,12 +139,8 @@ class Agent::Impl {
     fds.push_back({events_.fd(), POLLIN, 0});
     if (options_.stop_fd >= 0) fds.push_back({options_.stop_fd, POLLIN, 0});
     const absl::Time deadline = std::min({connect_by_, kill_by_, answer_by_});
-    int milliseconds = -1;
-    if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration left = deadline - Clock::Real()->Now();
-      milliseconds = static_cast<int>(std::clamp<int64_t>(
-          absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 0, 1 << 30));
-    }
+    const int milliseconds =
+        deadline == absl::InfiniteFuture() ? -1 : PollTimeout(deadline - Clock::Real()->Now());
     // An error, EINTR above all, is as good as a wake-up without cause.
     poll(fds.data(), fds.size(), milliseconds);
   }

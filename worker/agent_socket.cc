@@ -63,9 +63,7 @@ class Receiver {
             "this host's agent did not hand out a rank in time; see its log");
       }
       pollfd readable = {socket_, POLLIN, 0};
-      const int64_t milliseconds =
-          std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 1, 1 << 30);
-      const int ready = poll(&readable, 1, static_cast<int>(milliseconds));
+      const int ready = poll(&readable, 1, PollTimeout(left));
       if (ready > 0) return absl::OkStatus();
       if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "agent's socket: poll");
     }

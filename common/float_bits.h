@@ -1,6 +1,7 @@
 // Conversions between float32 and the 16-bit formats by integer arithmetic: round to nearest even,
 // denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The conversion
-// instructions of some processors flush denormals.) Written so that loops over them vectorise.
+// instructions of some processors flush denormals.) Written so that loops over them vectorise;
+// constexpr, so that CUDA's kernels may call them too.
 #ifndef TESSERA_COMMON_FLOAT_BITS_H_
 #define TESSERA_COMMON_FLOAT_BITS_H_
 
@@ -9,18 +10,18 @@
 
 namespace tessera {
 
-inline uint16_t BFloat16FromFloat(float value) {
+constexpr uint16_t BFloat16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const uint32_t quiet_nan = (bits >> 16) | 0x40;
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
-inline float FloatFromBFloat16(uint16_t value) {
+constexpr float FloatFromBFloat16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
-inline uint16_t Float16FromFloat(float value) {
+constexpr uint16_t Float16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -39,7 +40,7 @@ inline uint16_t Float16FromFloat(float value) {
   return static_cast<uint16_t>(sign | result);
 }
 
-inline float FloatFromFloat16(uint16_t value) {
+constexpr float FloatFromFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(value & 0x7fff) << 13;
   const uint32_t exponent = magnitude & (0x1fu << 23);

@@ -28,6 +28,8 @@ absl::StatusOr<ProcessEnv> ProcessEnv::Read() {
   env.coordinator = Get("TESSERA_COORDINATOR");
   env.test_fault = Get("TESSERA_TEST_FAULT");
   env.test_gradients_dir = Get("TESSERA_TEST_GRADIENTS_DIR");
+  env.nccl_library = Get("TESSERA_NCCL_LIBRARY");
+  env.cuda_home = Get("CUDA_HOME");
   env.path = Get("PATH");
   env.no_color = !Get("NO_COLOR").empty();
   return env;

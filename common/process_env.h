@@ -28,6 +28,10 @@ struct ProcessEnv {
   // TESSERA_TEST_GRADIENTS_DIR: for tests: where a worker writes its first step's gradients. "":
   // nowhere.
   std::string test_gradients_dir;
+  // TESSERA_NCCL_LIBRARY: the path of libnccl.so.2 where the loader doesn't find it. "": not set.
+  std::string nccl_library;
+  // CUDA_HOME: where CUDA is installed. "": not set.
+  std::string cuda_home;
   // PATH: where programs that are named without a slash are looked for.
   std::string path;
   // NO_COLOR: set and not empty: no colours on a terminal (no-color.org).

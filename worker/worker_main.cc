@@ -24,6 +24,7 @@
 #include "common/unique_fd.h"
 #include "worker/agent.h"
 #include "worker/checkpoint.h"
+#include "worker/device/probe.h"
 #include "worker/session.h"
 #include "worker/workloads/gpt.h"
 
@@ -127,6 +128,7 @@ int RunAgent(Agent::Options options) {
     return kUsage;
   }
   SetLogPrefix(absl::StrCat("tessera-worker ", (*agent)->host_name()));
+  if (const std::string devices = DescribeDevices(); !devices.empty()) LogInfo(devices);
   return (*agent)->Run();
 }
 

@@ -9,32 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/errors.h"
+#include "common/exit_code.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace tessera {
-
-int ExitCode(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return 0;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kUnimplemented:
-      return 2;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return 3;
-    case absl::StatusCode::kNotFound:
-      return 4;
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kAborted:
-      return 5;
-    default:
-      return 1;
-  }
-}
 
 int Report(const absl::Status& status) {
   if (!status.ok()) {

@@ -26,9 +26,6 @@ namespace tessera {
 // Returns the process's exit code.
 using Command = std::function<int()>;
 
-// 0 ok, 1 failed, 2 usage, 3 unavailable or deadline, 4 not found, 5 precondition.
-int ExitCode(const absl::Status& status);
-
 // One line on stderr for an error, nothing for OK. Returns ExitCode(status).
 int Report(const absl::Status& status);
 

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/local_cluster.h"
-#include "client/signals.h"
+#include "common/end_signals.h"
 #include "common/mutex.h"
 #include "common/unique_fd.h"
 #include "tessera/v1/job.pb.h"

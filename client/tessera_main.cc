@@ -1,4 +1,5 @@
 // The `tessera` command.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -64,7 +65,12 @@ int Main(int argc, char** argv) {
         absl::StrCat("no command \"", argv[1], "\"; `tessera --help` lists commands and flags")));
   }
   if (const int code = Parse(argc, argv, app, &chosen); code != 0) return code;
-  return chosen();
+  const int code = chosen();
+  // A result that did not reach its file is no success.
+  if (code == 0 && (fflush(stdout) != 0 || ferror(stdout) != 0)) {
+    return Report(absl::InternalError("the output could not be written; is the disk full?"));
+  }
+  return code;
 }
 
 }  // namespace

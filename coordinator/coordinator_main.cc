@@ -9,7 +9,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/end_signals.h"
 #include "common/errors.h"
+#include "common/exit_code.h"
 #include "common/grpc_server.h"
 #include "common/logging.h"
 #include "common/mutex.h"
@@ -26,7 +28,6 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 // In which streams get their last message and calls end.
 constexpr absl::Duration kDrain = absl::Seconds(2);
 
-constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 struct Flags {
@@ -65,34 +66,12 @@ class Ticker {
   std::jthread thread_;  // last: it ends before what it uses
 };
 
-// The signals that end the process, blocked in every thread so that Wait alone takes them. Make it
-// before any thread.
-class EndSignals {
- public:
-  EndSignals() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGTERM);
-    sigaddset(&signals_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-  }
-  // Returns the first signal; from then on the next one kills the process at once.
-  int Wait() {
-    int signal = 0;
-    sigwait(&signals_, &signal);
-    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
-    return signal;
-  }
-
- private:
-  sigset_t signals_;
-};
-
 int Fail(const absl::Status& status) {
   LogError(status.message());
-  return absl::IsInvalidArgument(status) ? kUsage : kFailed;
+  return ExitCode(status);
 }
 
-int Serve(const Flags& flags, EndSignals& signals) {
+int Serve(const Flags& flags, const EndSignals& signals) {
   Coordinator coordinator({});
   JobService jobs(&coordinator);
   PlanService plans(&coordinator);
@@ -113,7 +92,7 @@ int Serve(const Flags& flags, EndSignals& signals) {
     LogInfo("--state_dir is accepted but not used yet: jobs do not survive a restart");
   }
 
-  const int signal = signals.Wait();
+  const int signal = signals.WaitForLast();
   LogInfo(absl::StrCat("stopping on signal ", signal));
   (*server)->StopServing();
   coordinator.Shutdown();
@@ -152,9 +131,10 @@ int Main(int argc, char** argv) {
         "--admin_port",
         absl::StrCat("is ", flags.admin_port, "; this version has no admin port, leave it at 0")));
   }
-  EndSignals signals;
+  const absl::StatusOr<EndSignals> signals = EndSignals::Block();
+  if (!signals.ok()) return Fail(signals.status());
   ::signal(SIGPIPE, SIG_IGN);
-  return Serve(flags, signals);
+  return Serve(flags, *signals);
 }
 
 }  // namespace

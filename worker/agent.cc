@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/exit_code.h"
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/unique_fd.h"
@@ -66,23 +67,7 @@ std::string HostNameOfMachine() {
 }
 
 Agent::ExitCode ExitCodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return Agent::kOk;
-    case absl::StatusCode::kInvalidArgument:
-      return Agent::kUsage;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return Agent::kUnavailable;
-    case absl::StatusCode::kNotFound:
-      return Agent::kNotFound;
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted:
-      return Agent::kPrecondition;
-    default:
-      return Agent::kFailed;
-  }
+  return static_cast<Agent::ExitCode>(ExitCode(status));
 }
 
 }  // namespace

@@ -309,7 +309,7 @@ absl::Status UnitExecutor::Reduce(int unit) {
 }
 
 void UnitExecutor::PublishShard(int unit) {
-  if (resident_slot_[unit] >= 0) options_.collectives->PublishShard(resident_slot_[unit]);
+  if (!Empty(unit)) options_.collectives->PublishShard(unit);
 }
 
 absl::Status UnitExecutor::GatherMaster(int unit, float* whole) {

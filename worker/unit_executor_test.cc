@@ -30,7 +30,7 @@ class RecordingCollectives final : public Collectives {
     return Event();
   }
   void ReleaseUnsharded(int slot) override { calls.push_back(absl::StrCat("release ", slot)); }
-  void PublishShard(int slot) override { calls.push_back(absl::StrCat("publish ", slot)); }
+  void PublishShard(int unit) override { calls.push_back(absl::StrCat("publish ", unit)); }
   absl::Status GatherShards(int unit, int gradient_slot, const float*, int64_t, float*) override {
     calls.push_back(absl::StrCat("shards of ", unit, " through ", gradient_slot));
     return absl::OkStatus();
@@ -259,11 +259,12 @@ TEST_F(UnitExecutorTest, LaterMicroBatchesAddToTheShardAndTheNextStepStartsAnew)
                           "acquire 1 for 0", "reduce 0 from 1"));
 }
 
-TEST_F(UnitExecutorTest, MasterIsGatheredThroughAGradientSlotAndNothingIsPublishedInSlots) {
+TEST_F(UnitExecutorTest, MasterIsGatheredThroughAGradientSlot) {
   executor_->PublishShard(0);
   ASSERT_TRUE(executor_->GatherMaster(0, nullptr).ok());
   ASSERT_TRUE(executor_->GatherMaster(kRoot, nullptr).ok());
-  EXPECT_THAT(collectives_.Take(), ElementsAre("shards of 0 through 1", "shards of 4 through 0"));
+  EXPECT_THAT(collectives_.Take(),
+              ElementsAre("publish 0", "shards of 0 through 1", "shards of 4 through 0"));
 }
 
 TEST_F(UnitExecutorTest, UseThatOutlivesTheStepIsNamed) {

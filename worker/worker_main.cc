@@ -2,7 +2,6 @@
 // starts: the job's built-in workload as a rank.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +16,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/end_signals.h"
 #include "common/errors.h"
+#include "common/exit_code.h"
 #include "common/logging.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
@@ -113,14 +114,13 @@ absl::Status Complete(Agent::Options& options) {
 }
 
 int RunAgent(Agent::Options options) {
-  // Before there are threads, so that the signals reach the descriptor alone.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const absl::StatusOr<EndSignals> stop = EndSignals::Block();
+  if (!stop.ok()) {
+    LogError(stop.status().message());
+    return ExitCode(stop.status());
+  }
   signal(SIGPIPE, SIG_IGN);
-  const UniqueFd stop(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  options.stop_fd = stop.get();
+  options.stop_fd = stop->fd();
 
   const absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(std::move(options));
   if (!agent.ok()) {

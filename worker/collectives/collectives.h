@@ -86,7 +86,7 @@ class Collectives {
   // This rank has written its shard: when it was first filled, and after each update. Where units
   // are resident the others may now read its slice, and an AllGather waits for as many of these
   // from every rank as this rank has done; elsewhere nothing happens.
-  virtual void PublishShard(int slot) = 0;
+  virtual void PublishShard(int unit) = 0;
 
   // Makes the slot ready for the next tenant's gradients: passes when every rank has read the last
   // ones.

@@ -144,10 +144,12 @@ absl::Status HostSync::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> ready
     }
     if (options_.clock->Now() > deadline) {
       const std::vector<int> late = missing();
+      // The last ones arrived just now: the condition holds, or another pass will make it hold.
+      if (late.empty()) continue;
       result = absl::DeadlineExceededError(absl::StrCat(
           "waited ", absl::FormatDuration(options_.timeout), " for ", what(),
           "; missing: ", late.size() == 1 ? "rank " : "ranks ", absl::StrJoin(late, ", ")));
-      if (!late.empty()) result = BlameRank(result, late.front());
+      result = BlameRank(result, late.front());
       break;
     }
   }

@@ -123,6 +123,21 @@ TEST_F(HostSyncTest, DeadlineNamesTheMissing) {
   EXPECT_EQ(BlamedRank(status), 5);
 }
 
+TEST_F(HostSyncTest, ArrivalAtTheDeadlineCounts) {
+  HostSync::Options options = Options(0);
+  options.timeout = absl::ZeroDuration();
+  bool parked = false, asked = false;
+  options.on_park = [&](bool now) { parked = now; };
+  HostSync sync(options);
+  // Nobody is missing any more when the list is made, though the condition did not hold before it.
+  EXPECT_TRUE(sync.WaitUntil([&] { return parked && asked; }, [] { return std::string(); },
+                             [&] {
+                               asked = true;
+                               return std::vector<int>();
+                             })
+                  .ok());
+}
+
 TEST_F(HostSyncTest, PeerThatIsGoneIsNamed) {
   pid_t child = 0;
   const char* argv[] = {"/bin/true", nullptr};

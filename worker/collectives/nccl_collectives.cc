@@ -184,7 +184,7 @@ void NcclCollectives::ReleaseUnsharded(int slot) {
   state.released = *std::move(released);
 }
 
-void NcclCollectives::PublishShard(int /*slot*/) {
+void NcclCollectives::PublishShard(int /*unit*/) {
   absl::StatusOr<EventPointer> written = CudaEvent::Record(*options_.compute);
   if (!written.ok()) return Keep(Annotate(written.status(), "publishing a shard"));
   shards_written_ = *std::move(written);

@@ -81,7 +81,7 @@ class NcclCollectives final : public Collectives {
   void* Gradient(int gradient_slot) override;
   absl::StatusOr<Event> AllGather(const AllGatherOp& op, Stream* stream, OpTiming* timing) override;
   void ReleaseUnsharded(int slot) override;
-  void PublishShard(int slot) override;
+  void PublishShard(int unit) override;
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;

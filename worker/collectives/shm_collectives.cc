@@ -16,6 +16,15 @@ namespace {
 constexpr int kUnitBits = 28;
 constexpr int kNumberShift = 32;
 
+// By unit: the slot that is the unit's own; -1: none.
+std::vector<int> ResidentSlots(const v1::Layout& layout, size_t units) {
+  std::vector<int> slots(units, -1);
+  for (int slot = 0; slot < layout.unsharded_slots_size(); ++slot) {
+    if (layout.unsharded_slots(slot).has_unit()) slots[layout.unsharded_slots(slot).unit()] = slot;
+  }
+  return slots;
+}
+
 class Stopwatch {
  public:
   double ElapsedUs() const {
@@ -164,7 +173,8 @@ ShmCollectives::ShmCollectives(Options options)
     : options_(std::move(options)),
       sync_(options_.sync),
       faults_(options_.faults != nullptr ? *options_.faults : no_faults_),
-      tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0) {}
+      tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0),
+      resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {}
 
 ShmCollectives::~ShmCollectives() = default;
 
@@ -282,8 +292,9 @@ absl::StatusOr<Event> ShmCollectives::AllGather(const AllGatherOp& op, Stream* /
   return Start(std::make_shared<AllGatherOperation>(this, tag, op, ++tenancy_[op.slot], timing));
 }
 
-void ShmCollectives::PublishShard(int slot) {
-  if (!Resident()) return;
+void ShmCollectives::PublishShard(int unit) {
+  const int slot = resident_slot_[unit];
+  if (slot < 0) return;
   faults_.Hit("unshard_write");
   sync_.Announce(sync_.slot(sync_.index(), slot).entered, ++tenancy_[slot]);
   faults_.Hit("unshard_written");

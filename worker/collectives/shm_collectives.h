@@ -45,7 +45,7 @@ class ShmCollectives final : public Collectives {
   void* Gradient(int gradient_slot) override;
   absl::StatusOr<Event> AllGather(const AllGatherOp& op, Stream* stream, OpTiming* timing) override;
   void ReleaseUnsharded(int slot) override;
-  void PublishShard(int slot) override;
+  void PublishShard(int unit) override;
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
@@ -83,7 +83,8 @@ class ShmCollectives final : public Collectives {
   HostSync sync_;
   FaultPoints no_faults_;
   FaultPoints& faults_;
-  std::vector<uint64_t> tenancy_;  // by slot: unsharded slots, then gradient slots
+  std::vector<uint64_t> tenancy_;         // by slot: unsharded slots, then gradient slots
+  const std::vector<int> resident_slot_;  // by unit; -1: it takes turns with others
   uint64_t issued_ = 0;
   uint64_t exchanged_ = 0;
   std::list<std::shared_ptr<Operation>> pending_;

@@ -59,6 +59,7 @@ void AddGetCommand(CLI::App& app, Command* chosen);
 void AddWatchCommand(CLI::App& app, Command* chosen);
 void AddStatsCommand(CLI::App& app, Command* chosen);
 void AddCancelCommand(CLI::App& app, Command* chosen);
+void AddBenchCommand(CLI::App& app, Command* chosen);
 
 }  // namespace tessera
 

@@ -22,17 +22,6 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 constexpr char kCoordinator[] = "tessera-coordinator";
 constexpr char kWorker[] = "tessera-worker";
 
-absl::StatusOr<std::string> FindBinary(const std::filesystem::path& directory,
-                                       const std::string& neighbour, const std::string& name) {
-  const std::filesystem::path beside = directory / name;
-  const std::filesystem::path built = (directory / ".." / neighbour / name).lexically_normal();
-  for (const std::filesystem::path& path : {beside, built}) {
-    if (access(path.c_str(), X_OK) == 0) return path.string();
-  }
-  return absl::NotFoundError(absl::StrCat(name, " is neither at ", beside.string(), " nor at ",
-                                          built.string(), "; build it or install it there"));
-}
-
 }  // namespace
 
 std::string OwnDirectory() {
@@ -40,11 +29,23 @@ std::string OwnDirectory() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
+absl::StatusOr<std::string> FindProgram(const std::string& directory, const std::string& neighbour,
+                                        const std::string& name) {
+  const std::filesystem::path own = directory;
+  const std::filesystem::path beside = own / name;
+  const std::filesystem::path built = (own / ".." / neighbour / name).lexically_normal();
+  for (const std::filesystem::path& path : {beside, built}) {
+    if (access(path.c_str(), X_OK) == 0) return path.string();
+  }
+  return absl::NotFoundError(absl::StrCat(name, " is neither at ", beside.string(), " nor at ",
+                                          built.string(), "; build it or install it there"));
+}
+
 absl::StatusOr<LocalBinaries> FindLocalBinaries(const std::string& directory) {
   LocalBinaries binaries;
   TESSERA_ASSIGN_OR_RETURN(binaries.coordinator,
-                           FindBinary(directory, "coordinator", kCoordinator));
-  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindBinary(directory, "worker", kWorker));
+                           FindProgram(directory, "coordinator", kCoordinator));
+  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindProgram(directory, "worker", kWorker));
   return binaries;
 }
 

@@ -57,6 +57,7 @@ int Main(int argc, char** argv) {
   AddWatchCommand(app, &chosen);
   AddStatsCommand(app, &chosen);
   AddCancelCommand(app, &chosen);
+  AddBenchCommand(app, &chosen);
   AddVersionCommand(app, &chosen);
   // CLI11 would say that a command is missing.
   const auto is_asked_for = [&](CLI::App* command) { return command->check_name(argv[1]); };

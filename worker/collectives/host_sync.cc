@@ -21,7 +21,7 @@ namespace {
 
 // Short enough that two ranks on one core do not burn each other's time, long enough for a barrier
 // between ranks that run.
-constexpr int64_t kSpinNanoseconds = 50'000;
+constexpr int64_t kSpinNanoseconds = 150'000;
 constexpr timespec kLongestSleep = {0, 50'000'000};
 
 int64_t NowNanoseconds() {

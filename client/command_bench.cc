@@ -53,7 +53,7 @@ absl::StatusOr<std::string> RunBenchProgram(const BenchFlags& flags) {
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ParseSizes(flags.sizes));
   TESSERA_ASSIGN_OR_RETURN(const std::string program,
-                           FindProgram(OwnDirectory(), "worker/bench", "tessera-bench"));
+                           FindSiblingProgram(OwnDirectory(), "worker/bench", "tessera-bench"));
   TESSERA_ASSIGN_OR_RETURN(
       const std::unique_ptr<ChildProcess> child,
       ChildProcess::Start({program, "collective", absl::StrCat("--world_size=", flags.world_size),

@@ -29,8 +29,9 @@ std::string OwnDirectory() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-absl::StatusOr<std::string> FindProgram(const std::string& directory, const std::string& neighbour,
-                                        const std::string& name) {
+absl::StatusOr<std::string> FindSiblingProgram(const std::string& directory,
+                                               const std::string& neighbour,
+                                               const std::string& name) {
   const std::filesystem::path own = directory;
   const std::filesystem::path beside = own / name;
   const std::filesystem::path built = (own / ".." / neighbour / name).lexically_normal();
@@ -44,8 +45,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& directory, const std:
 absl::StatusOr<LocalBinaries> FindLocalBinaries(const std::string& directory) {
   LocalBinaries binaries;
   TESSERA_ASSIGN_OR_RETURN(binaries.coordinator,
-                           FindProgram(directory, "coordinator", kCoordinator));
-  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindProgram(directory, "worker", kWorker));
+                           FindSiblingProgram(directory, "coordinator", kCoordinator));
+  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindSiblingProgram(directory, "worker", kWorker));
   return binaries;
 }
 

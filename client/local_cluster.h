@@ -35,8 +35,9 @@ std::string OwnDirectory();
 
 // The path of another of Tessera's programs: looks for `name` in `directory` (as installed), then in
 // `directory`'s neighbour (as Bazel builds it). NOT_FOUND: it is at neither; the message names both.
-absl::StatusOr<std::string> FindProgram(const std::string& directory, const std::string& neighbour,
-                                        const std::string& name);
+absl::StatusOr<std::string> FindSiblingProgram(const std::string& directory,
+                                               const std::string& neighbour,
+                                               const std::string& name);
 
 // Looks in `directory` (as installed), then in its neighbours coordinator/ and worker/ (as Bazel
 // builds them). NOT_FOUND: one is missing; the message says where it was looked for.

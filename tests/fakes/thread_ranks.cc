@@ -25,7 +25,7 @@ int64_t SlotsEnd(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
 
 ThreadRanks::Buffer::Buffer(int64_t bytes) : bytes_(std::max(bytes, kPageBytes)) {
   data_ = static_cast<char*>(
-      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 }
 
 ThreadRanks::Buffer::~Buffer() { munmap(data_, bytes_); }
@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
     collectives.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   collectives.faults = parts.faults.get();
   parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
+  if (options_.wrap) parts.collectives = options_.wrap(rank, std::move(parts.collectives));
 
   ShardStore::Options store;
   store.file = rank_file(rank);
@@ -109,8 +110,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
-  store.slices =
-      ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
+  store.slices = ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {

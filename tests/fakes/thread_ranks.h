@@ -35,6 +35,8 @@ class ThreadRanks {
     int lag_rank = -1;
     std::string lag_point;
     absl::Duration timeout = absl::Seconds(30);
+    // What each rank's session gets in place of its collectives; empty: these.
+    std::function<std::unique_ptr<Collectives>(int rank, std::unique_ptr<Collectives>)> wrap;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.
@@ -48,6 +50,10 @@ class ThreadRanks {
   absl::Span<char> rank_file(int rank) {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
+
+  // One rank's session, for programs whose ranks are processes: the memory is shared with those that
+  // are forked after Create. At most one for each rank.
+  absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
 
   // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank
   // order. A rank whose body fails aborts its session with that status. Once only.
@@ -67,7 +73,6 @@ class ThreadRanks {
   };
 
   ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
-  absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
   void Lag();
 
   const v1::JobSpec spec_;

@@ -86,12 +86,15 @@ std::string BenchTable(const nlohmann::json& document) {
                    {"BARE ms"},
                    {"RATIO"}});
   for (const nlohmann::json& result : document.at("results")) {
+    // A barrier moves nothing, nor does the unshard of a resident unit: only their time says much.
+    const bool moves = Text(result, "mode") != "RESIDENT" && result.at("op") != "barrier";
     const int64_t bytes = std::stoll(result.at("bytes").get<std::string>());
-    table.AddRow({result.at("op"), Text(result, "mode"), Text(result, "param_dtype"),
-                  bytes == 0 ? "-" : FormatByteCount(bytes),
-                  Milliseconds(result.at("median_seconds")), Milliseconds(result.at("p99_seconds")),
-                  Milliseconds(result.at("bare_loop_median_seconds")),
-                  absl::StrFormat("%.2f", result.at("bare_loop_ratio").get<double>())});
+    table.AddRow(
+        {result.at("op"), Text(result, "mode"), Text(result, "param_dtype"),
+         bytes == 0 ? "-" : FormatByteCount(bytes), Milliseconds(result.at("median_seconds")),
+         Milliseconds(result.at("p99_seconds")),
+         Milliseconds(result.at("bare_loop_median_seconds")),
+         moves ? absl::StrFormat("%.2f", result.at("bare_loop_ratio").get<double>()) : "-"});
   }
   return absl::StrCat(
       table.ToString(), "\nBARE: the same traffic by plain loops in the same processes, in turn.\n",

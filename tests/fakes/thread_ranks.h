@@ -36,7 +36,8 @@ class ThreadRanks {
     std::string lag_point;
     absl::Duration timeout = absl::Seconds(30);
     // What each rank's session gets in place of its collectives; empty: these.
-    std::function<std::unique_ptr<Collectives>(int rank, std::unique_ptr<Collectives>)> wrap;
+    std::function<std::unique_ptr<Collectives>(int rank, std::unique_ptr<Collectives>)> wrap =
+        nullptr;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

@@ -39,7 +39,7 @@ TEST(JobSpecTest, FillsEveryDefault) {
      "wrap": {"policy": "class", "wrap_classes": ["Block"], "root_unit": "always", "param_align_bytes": 16, "shard_align_bytes": 128},
      "mixed_precision": {"param_dtype": "", "reduce_dtype": ""},
      "mesh": {"strategy": "full_shard", "min_workers": 2, "max_workers": 2, "replicas": 1},
-     "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0},
+     "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0, "accumulate_unsynchronized": false},
      "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": ""},
      "timeouts": {"heartbeat": "1s", "lease": "5s", "collective": "30s", "form": "60s", "replacement": "30s"},
      "max_recoveries": 10, "threads_per_worker": 1})",

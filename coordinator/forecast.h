@@ -3,8 +3,8 @@
 //
 // Wire: in a step every unit is gathered for its forward and again for its backward, the root once
 // (it stays whole between them), and its gradients are reduced once: FSDP's FULL_SHARD, (W-1)/W x
-// (sp x (2N - N_root) + sr x N) with N padded, since padding travels too. Every micro-batch gathers;
-// how many of them reduce is the caller's to say.
+// (sp x (2N - N_root) + sr x N) with N padded, since padding travels too. Every micro-batch
+// gathers; how many of them reduce is the caller's to say.
 #ifndef TESSERA_COORDINATOR_FORECAST_H_
 #define TESSERA_COORDINATOR_FORECAST_H_
 

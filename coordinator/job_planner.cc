@@ -105,11 +105,15 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                               absl::string_view advice) {
     return InvalidField(field, absl::StrCat("\"", value, "\" is not available yet; use ", advice));
   };
-  if (resolved.workload() != "gpt") return unavailable("workload", resolved.workload(), "gpt");
-  if (resolved.model().builtin() != "gpt") {
+  // What an attached program makes of its model is its own affair.
+  const bool gpt = resolved.workload() == "gpt";
+  if (!gpt && resolved.workload() != "attached") {
+    return unavailable("workload", resolved.workload(), "gpt or attached");
+  }
+  if (gpt && resolved.model().builtin() != "gpt") {
     return InvalidField("model",
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
-                        "only plan this model");
+                        "give the workload attached and a program that trains this model");
   }
   TESSERA_RETURN_IF_ERROR(CheckDTypes(plan));
   if (resolved.mesh().strategy() != "full_shard") {

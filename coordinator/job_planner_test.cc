@@ -197,6 +197,15 @@ TEST(CheckRunnableTest, TheDefaultJobRuns) {
   EXPECT_TRUE(CheckRunnable(explicit_fp32, Planned(explicit_fp32, 2).plan).ok());
 }
 
+TEST(CheckRunnableTest, AttachedProgramsTrainAnyModel) {
+  const v1::JobSpec own = Job(
+      R"(,"workload":"attached","wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[
+      {"name":"w","shape":[8],"dtype":"float32"}]}}})");
+  EXPECT_TRUE(CheckRunnable(own, Planned(own, 2).plan).ok());
+  const v1::JobSpec builtin = Job(R"(,"workload":"attached")");
+  EXPECT_TRUE(CheckRunnable(builtin, Planned(builtin, 2).plan).ok());
+}
+
 TEST(CheckRunnableTest, NamesWhatComesLater) {
   const std::string spec =
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
@@ -217,7 +226,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   cases.emplace_back(job, "mesh.strategy", "use full_shard");
   job = Job();
   job.set_workload("replay");
-  cases.emplace_back(job, "workload", "use gpt");
+  cases.emplace_back(job, "workload", "use gpt or attached");
   for (auto& [resolved, field, because] : cases) {
     v1::JobSpec plannable = Job(field == "model" ? spec : "");
     *plannable.mutable_mixed_precision() = resolved.mixed_precision();

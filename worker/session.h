@@ -97,12 +97,13 @@ class Session {
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`).
-  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint.
+  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
+  // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
   static absl::StatusOr<std::unique_ptr<Session>> Join(Options options);
 
   explicit Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
-  // Leaves as lost unless Finish or an error came first.
+  // Unless Finish or Abort came first: leaves with the error that ended the session, or as lost.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -176,7 +177,9 @@ class Session {
   // and norms.
   absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
 
-  // Waits for every rank to be done, then leaves the job as one whose work succeeded.
+  // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),
+  // waits for every rank to be done, then leaves the job as one whose work succeeded. INTERNAL: the
+  // export could not be written; names the file.
   absl::Status Finish();
   // Ends this rank's part with `status`; peers end with an error that names this rank.
   void Abort(const absl::Status& status);

@@ -56,7 +56,10 @@ SessionImpl::SessionImpl(SessionParts parts)
 }
 
 SessionImpl::~SessionImpl() {
-  if (!left_) Abort(absl::CancelledError("the program ended its session before its work was done"));
+  if (left_) return;
+  Abort(failure_.ok()
+            ? absl::CancelledError("the program ended its session before its work was done")
+            : failure_);
 }
 
 absl::Status SessionImpl::Usable() const {

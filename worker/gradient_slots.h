@@ -5,10 +5,10 @@
 // units with each other and never know. So a slot goes through the same tenants, one for each
 // Reduce, on every rank.
 //
-// A slot that the layout gives to one unit is that unit's. Elsewhere a unit that encloses others has
-// the slot of its level to itself, since it may be written together with what it encloses; units
-// that enclose none take the slot of their level and the spares in turn, in plan order, so that one
-// is written while its neighbour is still being reduced.
+// A slot that the layout gives to one unit is that unit's. Elsewhere a unit that encloses others
+// has the slot of its level to itself, since it may be written together with what it encloses;
+// units that enclose none take the slot of their level and the spares in turn, in plan order, so
+// that one is written while its neighbour is still being reduced.
 #ifndef TESSERA_WORKER_GRADIENT_SLOTS_H_
 #define TESSERA_WORKER_GRADIENT_SLOTS_H_
 

@@ -29,9 +29,9 @@ struct StepInfo {
 struct MicroBatch {
   int64_t index = 0;
   // false (FSDP's no_sync): Reduce sends nothing; each rank's gradients stay unsharded where they
-  // were written, in param_dtype, and later micro-batches of the step add to them. The Reduce of the
-  // next one that synchronises, which every step must end with, averages the sum. Needs a gradient
-  // buffer for each unit: memory.accumulate_unsynchronized.
+  // were written, in param_dtype, and later micro-batches of the step add to them. The Reduce of
+  // the next one that synchronises, which every step must end with, averages the sum. Needs a
+  // gradient buffer for each unit: memory.accumulate_unsynchronized.
   bool synchronize = true;
   // false: no backward follows (evaluation). Legal outside a step, and inside one between its
   // micro-batches.

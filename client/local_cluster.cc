@@ -80,12 +80,16 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(LocalBinaries 
   return cluster;
 }
 
-absl::Status LocalCluster::StartAgent(const std::string& job, int64_t local_workers) {
-  TESSERA_ASSIGN_OR_RETURN(
-      agent_, ChildProcess::Start(
-                  {binaries_.worker, absl::StrCat("--coordinator=", coordinator_address_),
-                   absl::StrCat("--local_workers=", local_workers), absl::StrCat("--job=", job)},
-                  ChildProcess::Stdout::kToStderr));
+absl::Status LocalCluster::StartAgent(const std::string& job, int64_t local_workers,
+                                      const std::vector<std::string>& program) {
+  std::vector<std::string> argv = {
+      binaries_.worker, absl::StrCat("--coordinator=", coordinator_address_),
+      absl::StrCat("--local_workers=", local_workers), absl::StrCat("--job=", job)};
+  if (!program.empty()) {
+    argv.push_back("--");
+    argv.insert(argv.end(), program.begin(), program.end());
+  }
+  TESSERA_ASSIGN_OR_RETURN(agent_, ChildProcess::Start(argv, ChildProcess::Stdout::kToStderr));
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -56,8 +57,10 @@ class LocalCluster {
 
   const std::string& coordinator_address() const { return coordinator_address_; }
 
+  // program: what the agent is to run as each rank; empty: the job's built-in workload.
   // UNAVAILABLE: it did not start.
-  absl::Status StartAgent(const std::string& job, int64_t local_workers);
+  absl::Status StartAgent(const std::string& job, int64_t local_workers,
+                          const std::vector<std::string>& program = {});
 
   const ChildProcess& coordinator() const { return *coordinator_; }
   // Null before StartAgent.

@@ -142,7 +142,7 @@ absl::Status LocalRun::OnWake() {
     MutexLock lock(mutex_);
     if (stage_ != Stage::kCreated) return absl::OkStatus();
   }
-  return cluster_->StartAgent(spec_.name(), spec_.mesh().max_workers());
+  return cluster_->StartAgent(spec_.name(), spec_.mesh().max_workers(), program_);
 }
 
 void LocalRun::OnSignal() {

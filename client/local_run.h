@@ -1,6 +1,6 @@
 // `tessera run`: one job from its creation to its end, on a cluster of its own.
 //
-//   LocalRun run(resolved_spec, binaries);
+//   LocalRun run(resolved_spec, binaries, /*program=*/{});
 //   return run.Run();
 //
 // One thread (the caller's) starts processes, hears signals and sees processes end; another speaks
@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -28,9 +29,10 @@ namespace tessera {
 
 class LocalRun {
  public:
-  // `spec` is resolved and has its model in it.
-  LocalRun(v1::JobSpec spec, LocalBinaries binaries)
-      : spec_(std::move(spec)), binaries_(std::move(binaries)) {}
+  // `spec` is resolved and has its model in it. `program`: what each rank of a job with the
+  // workload attached runs, as a path and arguments; else empty.
+  LocalRun(v1::JobSpec spec, LocalBinaries binaries, std::vector<std::string> program)
+      : spec_(std::move(spec)), binaries_(std::move(binaries)), program_(std::move(program)) {}
   ~LocalRun();
 
   // Prints `coordinator HOST:PORT`, progress and, after a job that SUCCEEDED, the tables and the
@@ -58,6 +60,7 @@ class LocalRun {
 
   const v1::JobSpec spec_;
   const LocalBinaries binaries_;
+  const std::vector<std::string> program_;
 
   std::optional<EndSignals> signals_;
   std::unique_ptr<LocalCluster> cluster_;

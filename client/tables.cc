@@ -327,7 +327,9 @@ std::string ProgressLine(const v1::Progress& progress) {
   std::string line =
       absl::StrFormat("step %d/%d loss %.3f", progress.step(), progress.steps(), progress.loss());
   if (progress.has_val_loss()) absl::StrAppendFormat(&line, " val %.3f", progress.val_loss());
-  absl::StrAppendFormat(&line, " tokens/s %.0f", progress.tokens_per_second());
+  if (progress.tokens_per_second() > 0) {
+    absl::StrAppendFormat(&line, " tokens/s %.0f", progress.tokens_per_second());
+  }
   return line;
 }
 

@@ -36,7 +36,8 @@ std::string JobText(const v1::Job& job);
 
 std::string WorkersTable(absl::Span<const v1::Worker> workers);
 
-// "step 100/600 loss 2.471 val 2.902 tokens/s 14210"; " val X" only if the step was evaluated.
+// "step 100/600 loss 2.471 val 2.902 tokens/s 14210"; " val X" only if the step was evaluated,
+// " tokens/s X" only if the training loop says so.
 std::string ProgressLine(const v1::Progress& progress);
 
 // Where a run of units that a reader would call the same begins and ends: FQNs that differ in one

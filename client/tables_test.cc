@@ -95,6 +95,8 @@ TEST(ProgressLineTest, ShowsValOnlyWhereEvaluated) {
   EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.471 tokens/s 14210");
   progress.set_val_loss(2.9018);
   EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.471 val 2.902 tokens/s 14210");
+  progress.clear_tokens_per_second();
+  EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.471 val 2.902");
 }
 
 // Two equal blocks of 124 elements and an empty root, in bf16 on two ranks.

@@ -197,6 +197,7 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, unshard, "auto");
   TESSERA_DEFAULT(memory, prefetch, 1);
   TESSERA_DEFAULT(memory, max_live_units, 0);
+  TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
@@ -280,7 +281,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, max_recoveries, 10);
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt"}, {"replay", "attached"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
   TESSERA_RETURN_IF_ERROR(CheckRange("eval_every", spec.eval_every(), 0));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));

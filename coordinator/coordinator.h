@@ -8,8 +8,8 @@
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
-// the pool that is large enough. A job runs on one host. What breaks a generation fails the job;
-// coordinator/verdict.h says whom it blames.
+// the pool that is large enough and runs what the job's workload asks for. A job runs on one host.
+// What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
 //
 // Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a
 // restart.
@@ -139,6 +139,10 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
+  // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
+  static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
+  void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_members.cc

@@ -90,6 +90,7 @@ absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
     if (const std::vector<MemberId> there = members_.MembersOf(join.job()); !there.empty()) {
       const Blame refusal = SecondHostLocked(*job, there[0], join.host_name());
       // The host that is there is too small, or the job would be forming on it.
@@ -181,8 +182,9 @@ absl::Status Coordinator::WorkerExitedLocked(const HostMember& host,
         "worker_exited.rank",
         absl::StrCat("is ", exited.rank(), "; the world size is ", generation->ranks.size()));
   }
+  const bool joined = generation->ranks[exited.rank()].state != State::kMissing;
   job->verdict.RankExited(exited.rank(), host.name, exited.exit_code(), exited.signal(),
-                          members_.now());
+                          members_.now(), joined);
   return absl::OkStatus();
 }
 

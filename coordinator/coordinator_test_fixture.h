@@ -69,12 +69,13 @@ class CoordinatorFixture : public ::testing::Test {
 
   // `status`: where not null, takes the join's status, which otherwise must be OK.
   Member JoinHost(const std::string& host, int local_workers, const std::string& job,
-                  absl::Status* status = nullptr) {
+                  absl::Status* status = nullptr, const std::string& program = "") {
     v1::AttendRequest request;
     v1::JoinHost* join = request.mutable_join_host();
     join->set_host_name(host);
     join->set_local_workers(local_workers);
     join->set_job(job);
+    join->set_program(program);
     join->set_incarnation(host);
     join->set_pid(7);
     return Join(request, status);

@@ -21,6 +21,7 @@ BIN = pathlib.Path(os.environ.get("TESSERA_BIN", ROOT / "bazel-bin"))
 TESSERA = BIN / "client" / "tessera"
 COORDINATOR = BIN / "coordinator" / "tessera-coordinator"
 WORKER = BIN / "worker" / "tessera-worker"
+CHAR_MODEL = BIN / "tests" / "examples" / "char_model"
 
 # Far more than anything takes on a busy machine.
 PATIENCE = 60

@@ -134,7 +134,9 @@ class GptProgram {
     const int64_t first = session_.rank() * batch_.sequences * job_.micro_batches();
     StepMetrics metrics;
     for (int64_t index = 0; index < job_.micro_batches(); ++index) {
-      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = index}));
+      const bool last = index + 1 == job_.micro_batches();
+      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch(
+          {.index = index, .synchronize = last || !job_.memory().accumulate_unsynchronized()}));
       training_.Fill(step, first + index * batch_.sequences, batch_);
       TESSERA_ASSIGN_OR_RETURN(const double loss_sum, ForwardAndBackward());
       metrics.loss_sum += loss_sum;

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "client/connection_error.h"
 #include "common/errors.h"
 #include "common/grpc_channel.h"
 #include "common/grpc_status.h"
@@ -29,6 +31,10 @@ constexpr absl::Duration kCancelDeadline = absl::Seconds(2);
 // A watch that has lasted for so long is opened again: a deadline even where a peer vanished
 // without a word.
 constexpr absl::Duration kWatchDeadline = absl::Minutes(10);
+// Between attempts to go on with a watch.
+constexpr absl::Duration kMaxWatchPause = absl::Seconds(2);
+// A stream that brought no event has held if it was open for so long.
+constexpr absl::Duration kHeld = absl::Seconds(1);
 
 // So that CreateJob can be repeated without creating two jobs.
 std::string NewRequestId() {
@@ -40,26 +46,27 @@ bool HasEnded(const v1::Job& job) {
   return job.state() == v1::SUCCEEDED || job.state() == v1::FAILED || job.state() == v1::CANCELLED;
 }
 
-// Leaves out what an earlier stream of the same watch has already brought: a new one starts from
-// the job's beginning.
-class SeenEvents {
- public:
-  bool IsNew(const v1::WatchJobResponse& event) {
-    if (event.has_progress()) {
-      if (event.progress().step() <= last_step_) return false;
-      last_step_ = event.progress().step();
-      return true;
-    }
-    return jobs_
-        .insert(absl::StrCat(event.job().state(), "/", event.job().generation(), "/",
-                             event.job().reason()))
-        .second;
-  }
+// Whether the connection failed, not the coordinator: its own errors carry details.
+bool IsTransport(const grpc::Status& status) {
+  return !status.ok() && status.error_details().empty();
+}
 
- private:
-  int64_t last_step_ = 0;
-  std::set<std::string> jobs_;
-};
+// Whether a watch that ended so can go on. A stream that ends well before the job does is a
+// coordinator that is shutting down; proxies and resets show themselves as the last three.
+bool CanResume(const absl::Status& status, bool transport) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return true;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kCancelled:
+      return transport;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
@@ -67,7 +74,7 @@ class Client::Impl {
  public:
   Impl(const std::string& coordinator, Options options)
       : coordinator_(coordinator),
-        first_pause_(options.first_pause),
+        options_(options),
         channel_(MakeChannel(coordinator)),
         jobs_(v1::JobService::NewStub(channel_)),
         plans_(v1::PlanService::NewStub(channel_)),
@@ -81,14 +88,17 @@ class Client::Impl {
     if (interruptible && !Register(&context)) return Stopped();
     const grpc::Status status = method(context);
     if (interruptible && !Unregister(&context)) return Stopped();
-    return Annotated(FromGrpcStatus(status));
+    const absl::Status error = FromGrpcStatus(status);
+    if (IsTransport(status)) return ExplainConnection(error, coordinator_, deadline);
+    if (!absl::IsUnavailable(error)) return error;
+    return Annotate(error, absl::StrCat("coordinator ", coordinator_));
   }
 
   // `method(context)` makes one idempotent call and returns its grpc::Status.
   template <typename Method>
   absl::Status Call(const Method& method) {
     absl::Status status;
-    absl::Duration pause = first_pause_;
+    absl::Duration pause = options_.first_pause;
     for (int attempt = 1;; ++attempt) {
       status = Attempt(method, kCallDeadline, /*interruptible=*/true);
       if (!absl::IsUnavailable(status) || attempt == kAttempts) return status;
@@ -97,8 +107,7 @@ class Client::Impl {
     }
   }
 
-  absl::StatusOr<v1::Job> Watch(const std::string& name,
-                                const std::function<void(const v1::WatchJobResponse&)>& on_event);
+  absl::StatusOr<v1::Job> Watch(const std::string& name, const WatchHandlers& handlers);
 
   void Stop() {
     MutexLock lock(mutex_);
@@ -115,11 +124,21 @@ class Client::Impl {
  private:
   static absl::Status Stopped() { return absl::CancelledError("the call was stopped"); }
 
-  // gRPC's own words for an address where nobody listens do not name it.
-  absl::Status Annotated(const absl::Status& status) const {
-    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    return Annotate(status, absl::StrCat("coordinator ", coordinator_));
-  }
+  // One watch, over as many streams as it takes.
+  struct WatchState {
+    v1::WatchJobRequest request;  // with the token of the last event
+    v1::Job job;                  // as last seen
+    bool known = false;           // the coordinator has answered once
+    bool told = false;            // that the stream is broken
+    // Since when no stream has held.
+    absl::Time lost = absl::InfiniteFuture();
+  };
+  struct StreamEnd {
+    absl::Status status;
+    bool transport = false;
+    bool held = false;
+  };
+  StreamEnd WatchOnce(const WatchHandlers& handlers, WatchState& watch);
 
   // False after Stop.
   bool Register(grpc::ClientContext* context) {
@@ -139,8 +158,13 @@ class Client::Impl {
     return !stopped_;
   }
 
+  bool stopped() {
+    MutexLock lock(mutex_);
+    return stopped_;
+  }
+
   const std::string coordinator_;
-  const absl::Duration first_pause_;
+  const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::JobService::Stub> jobs_;
   const std::unique_ptr<v1::PlanService::Stub> plans_;
@@ -152,44 +176,65 @@ class Client::Impl {
   std::set<grpc::ClientContext*> active_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<v1::Job> Client::Impl::Watch(
-    const std::string& name, const std::function<void(const v1::WatchJobResponse&)>& on_event) {
-  v1::WatchJobRequest request;
-  request.set_name(name);
-  SeenEvents seen;
-  v1::Job last;
-  absl::Duration pause = first_pause_;
-  for (int attempt = 1;;) {
-    bool fruitful = false;
-    const absl::Status status = Attempt(
-        [&](grpc::ClientContext& context) {
-          auto reader = jobs_->WatchJob(&context, request);
-          v1::WatchJobResponse event;
-          while (reader->Read(&event)) {
-            if (event.has_job()) last = event.job();
-            if (!seen.IsNew(event)) continue;
-            fruitful = true;
-            on_event(event);
-          }
-          return reader->Finish();
-        },
-        kWatchDeadline, /*interruptible=*/true);
-    if (HasEnded(last)) return last;
-    if (fruitful || absl::IsDeadlineExceeded(status)) {
-      attempt = 0;
-      pause = first_pause_;
+Client::Impl::StreamEnd Client::Impl::WatchOnce(const WatchHandlers& handlers, WatchState& watch) {
+  StreamEnd end;
+  absl::Time opened = absl::InfiniteFuture();
+  end.status = Attempt(
+      [&](grpc::ClientContext& context) {
+        auto reader = jobs_->WatchJob(&context, watch.request);
+        v1::WatchJobResponse event;
+        while (reader->Read(&event)) {
+          opened = std::min(opened, options_.clock->Now());
+          watch.known = true;
+          if (std::exchange(watch.told, false) && handlers.on_resumed) handlers.on_resumed();
+          // Without one it says that the stream is open.
+          if (event.event_case() == v1::WatchJobResponse::EVENT_NOT_SET) continue;
+          end.held = true;
+          watch.request.set_resume_token(event.resume_token());
+          if (event.has_job()) watch.job = event.job();
+          handlers.on_event(event);
+        }
+        const grpc::Status status = reader->Finish();
+        end.transport = IsTransport(status);
+        return status;
+      },
+      kWatchDeadline, /*interruptible=*/true);
+  end.held = end.held || options_.clock->Now() - opened >= kHeld;
+  return end;
+}
+
+absl::StatusOr<v1::Job> Client::Impl::Watch(const std::string& name,
+                                            const WatchHandlers& handlers) {
+  WatchState watch;
+  watch.request.set_name(name);
+  absl::Duration pause = options_.first_pause;
+  for (int attempt = 1;; ++attempt) {
+    const StreamEnd end = WatchOnce(handlers, watch);
+    if (HasEnded(watch.job)) return watch.job;
+    if (stopped()) return Stopped();
+    absl::Status why = end.status;
+    if (!CanResume(why, end.transport)) return why;
+    if (end.held) {
+      watch.lost = absl::InfiniteFuture();
+      pause = options_.first_pause;
+      // Its own time is over: nothing is wrong.
+      if (absl::IsDeadlineExceeded(why)) continue;
     }
-    // A stream that ends well before the job does is a coordinator that is shutting down.
-    const bool again =
-        status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!again) return status;
-    if (attempt++ == kAttempts) {
-      return status.ok() ? absl::UnavailableError(absl::StrCat("coordinator ", coordinator_,
-                                                               ": ended the watch before the job"))
-                         : status;
+    const absl::Time now = options_.clock->Now();
+    watch.lost = std::min(watch.lost, now);
+    if (why.ok()) {
+      why = absl::UnavailableError(
+          absl::StrCat("coordinator ", coordinator_, ": ended the watch before the job"));
+    }
+    // Until it has answered once, the address may be wrong.
+    const bool give_up =
+        watch.known ? now - watch.lost >= options_.watch_patience : attempt == kAttempts;
+    if (give_up) return why;
+    if (watch.known && !std::exchange(watch.told, true) && handlers.on_broken) {
+      handlers.on_broken(why, options_.watch_patience);
     }
     if (!Pause(pause)) return Stopped();
-    pause *= 2;
+    pause = std::min(2 * pause, kMaxWatchPause);
   }
 }
 
@@ -221,9 +266,23 @@ absl::StatusOr<v1::Job> Client::GetJob(const std::string& name) {
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<v1::Job> Client::WatchJob(
-    const std::string& name, const std::function<void(const v1::WatchJobResponse&)>& on_event) {
-  return impl_->Watch(name, on_event);
+absl::StatusOr<v1::ListJobsResponse> Client::ListJobs() {
+  v1::ListJobsResponse all;
+  v1::ListJobsRequest request;
+  do {
+    v1::ListJobsResponse page;
+    TESSERA_RETURN_IF_ERROR(impl_->Call([&](grpc::ClientContext& context) {
+      return impl_->jobs().ListJobs(&context, request, &page);
+    }));
+    if (!all.has_read_time()) *all.mutable_read_time() = page.read_time();
+    all.mutable_jobs()->MergeFrom(page.jobs());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+absl::StatusOr<v1::Job> Client::WatchJob(const std::string& name, const WatchHandlers& handlers) {
+  return impl_->Watch(name, handlers);
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name, const std::string& reason) {
@@ -236,6 +295,16 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name, const std::st
         return impl_->jobs().CancelJob(&context, request, &response);
       },
       kCancelDeadline, /*interruptible=*/false));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> Client::DrainJob(const std::string& name) {
+  v1::DrainJobRequest request;
+  request.set_name(name);
+  v1::DrainJobResponse response;
+  TESSERA_RETURN_IF_ERROR(impl_->Call([&](grpc::ClientContext& context) {
+    return impl_->jobs().DrainJob(&context, request, &response);
+  }));
   return std::move(*response.mutable_job());
 }
 

@@ -14,7 +14,7 @@
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
 //     TESSERA_ASSIGN_OR_RETURN(const StepResult result,
 //                              session->EndStep({.loss_sum = loss, .loss_count = tokens}));
-//     if (result.step == session->job().steps()) break;
+//     if (result.step == session->job().steps() || result.drain) break;
 //   }
 //   return session->Finish();
 //
@@ -91,6 +91,9 @@ struct StepResult {
   double loss_mean = 0;      // over all ranks, summed in rank order
   double gradient_norm = 0;  // global 2-norm of the averaged gradients
   bool non_finite = false;   // some rank saw an infinity or NaN in its reduced gradients
+  // The job is drained: this was the last step. Save what is to be saved, then Finish. The same on
+  // every rank.
+  bool drain = false;
 };
 
 // Where to write a gradient.

@@ -35,6 +35,8 @@ class ThreadRanks {
     int lag_rank = -1;
     std::string lag_point;
     absl::Duration timeout = absl::Seconds(30);
+    // Makes a rank's line to a coordinator; none: null.
+    std::function<std::unique_ptr<MembershipClient>(int rank)> membership;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

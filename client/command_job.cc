@@ -1,5 +1,7 @@
 // tessera submit, get, list, watch, stats, drain, cancel: what speaks to a coordinator that somebody else
 // started.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "client/job_tables.h"
 #include "client/tables.h"
 #include "client/watch_printer.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -38,6 +41,13 @@ absl::Status PrintResult(const JobFlags& flags, const google::protobuf::Message&
 
 absl::Status Submit(const JobFlags& flags, Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadJob(flags.input));
+  TESSERA_RETURN_IF_ERROR(CheckPathsOfSubmit(spec));
+  // The workers may well have it where they run.
+  if (!spec.data().empty() && access(spec.data().c_str(), R_OK) != 0) {
+    LogInfo(absl::StrCat("data: ", spec.data(),
+                         " cannot be read on this machine; the workers need "
+                         "it on theirs"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, flags.validate_only));
   // With --validate_only there is no job whose name could be used.
   if (!flags.validate_only) Print(absl::StrCat(job.name(), "\n"));

@@ -51,6 +51,14 @@ TEST(TextTableTest, GivesALongNameALineOfItsOwn) {
                                            "h.0       8\n"));
 }
 
+TEST(TextTableTest, KeepsAShortNameInItsRowHoweverWide) {
+  TextTable table({{"RANK", Align::kLeft}, {"BYTES", Align::kRight}});
+  const std::string wide(90, '9');
+  table.AddRow({"0 .. 1", wide});
+  EXPECT_EQ(table.ToString(),
+            absl::StrCat("RANK    ", std::string(85, ' '), "BYTES\n0 .. 1  ", wide, "\n"));
+}
+
 TEST(TextTableTest, GroupsThousands) {
   EXPECT_EQ(WithThousands(0), "0");
   EXPECT_EQ(WithThousands(999), "999");

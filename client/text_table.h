@@ -5,8 +5,8 @@
 //   std::cout << table.ToString();
 //
 // Columns are as wide as their widest cell and two spaces apart. Names are never cut: a first cell
-// that would make its row wider than 80 columns stands on a line of its own, above the rest of its
-// row.
+// of more than 12 characters that would make its row wider than 80 columns stands on a line of its
+// own, above the rest of its row.
 //
 // Thread-safety: none; a value.
 #ifndef TESSERA_CLIENT_TEXT_TABLE_H_

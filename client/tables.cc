@@ -157,7 +157,7 @@ std::string TimesTable(const v1::JobStats& stats, absl::Span<const std::string> 
     if (percentiles) columns.push_back({header});
   }
   columns.push_back({"SLOWEST RANK"});
-  TextTable table(std::move(columns));
+  TextTable table(std::move(columns), percentiles ? kTimesColumns : 80);
   for (const UnitRun& run : runs) {
     std::string name = RunName(fqns, run);
     for (auto& [operation, summary] : Summarise(stats, run)) {
@@ -315,8 +315,10 @@ std::string JobText(const v1::Job& job) {
                                   v1::JobState_Name(job.state()), "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "reason      ", job.reason(), "\n");
   if (job.has_failed_rank()) absl::StrAppend(&text, "failed rank ", job.failed_rank(), "\n");
-  absl::StrAppend(&text, "step        ", job.step(), "/", job.steps(), "\ngeneration  ",
-                  job.generation(), "\nworld size  ", job.world_size(), "\n");
+  absl::StrAppend(&text, "step        ", job.step(), "/", job.steps(), "\n");
+  if (job.has_loss()) absl::StrAppendFormat(&text, "loss        %.3f\n", job.loss());
+  absl::StrAppend(&text, "generation  ", job.generation(), "\nworld size  ", job.world_size(),
+                  "\n");
   for (const auto& [name, has, time] :
        {std::tuple("created     ", job.has_create_time(), job.create_time()),
         std::tuple("ended       ", job.has_end_time(), job.end_time())}) {

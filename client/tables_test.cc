@@ -256,6 +256,8 @@ TEST(JobTextTest, LeavesOutWhatIsNotKnown) {
             "step        120/600\n"
             "generation  1\n"
             "world size  2\n");
+  job.set_loss(2.4712);
+  EXPECT_THAT(JobText(job), HasSubstr("step        120/600\nloss        2.471\n"));
   job.set_state(v1::FAILED);
   job.set_reason("rank 0 was killed by signal 9");
   job.set_failed_rank(0);

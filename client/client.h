@@ -1,4 +1,4 @@
-// A coordinator, as a program sees it. What `tessera` is made of; gRPC stays inside client.cc.
+// A coordinator, as a program sees it. What `tessera` is made of; gRPC stays inside.
 //
 //   Client client("127.0.0.1:4020");
 //   TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, /*validate_only=*/false));

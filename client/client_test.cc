@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +26,10 @@ using ::testing::HasSubstr;
 // Answers from a script. Each call of a method takes the next error, if there is one.
 class FakeCoordinator final : public v1::JobService::Service, public v1::PlanService::Service {
  public:
-  FakeCoordinator() {
+  // On a port of its choice, or on one where another was.
+  explicit FakeCoordinator(const std::string& address = "127.0.0.1:0") {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::JobService::Service*>(this));
     builder.RegisterService(static_cast<v1::PlanService::Service*>(this));
     server_ = builder.BuildAndStart();
@@ -377,6 +379,45 @@ TEST(ClientTest, SaysPlainlyThatNobodyListens) {
   EXPECT_EQ(job.status(),
             absl::UnavailableError(absl::StrCat("cannot reach the coordinator at ", address,
                                                 ": connection refused; is it running?")));
+}
+
+// gRPC's own channel would not look again before its pause is over, nor while nobody waits.
+TEST(ClientTest, FindsACoordinatorThatHasComeBackAtOnce) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  const std::string address = coordinator->address();
+  Client client(address, kQuick);
+  ASSERT_TRUE(client.GetJob("gpt").ok());
+  for (int i = 0; i < 3; ++i) {
+    coordinator.reset();
+    EXPECT_TRUE(absl::IsUnavailable(client.GetJob("gpt").status()));
+    coordinator = std::make_unique<FakeCoordinator>(address);
+    const auto job = client.GetJob("gpt");
+    EXPECT_TRUE(job.ok()) << job.status();
+  }
+}
+
+TEST(ClientWatchTest, SurvivesACoordinatorThatGoesAndComesBack) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  const std::string address = coordinator->address();
+  coordinator->events = Life();
+  coordinator->cuts = {{.after = 3}};
+  Client client(address, kQuick);
+  WatchHandlers handlers;
+  std::vector<std::string> seen;
+  handlers.on_event = [&](const v1::WatchJobResponse& event) {
+    seen.push_back(event.has_job() ? v1::JobState_Name(event.job().state())
+                                   : absl::StrCat(event.progress().step()));
+  };
+  handlers.on_broken = [&](const absl::Status&, absl::Duration) {
+    coordinator.reset();
+    // As long as it is away.
+    EXPECT_TRUE(absl::IsUnavailable(client.GetJob("gpt").status()));
+    coordinator = std::make_unique<FakeCoordinator>(address);
+    coordinator->events = Life();
+  };
+  const auto job = client.WatchJob("gpt", handlers);
+  EXPECT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(seen, kWholeLife);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ constexpr Cause kCauses[] = {
     {"dns resolution failed", "the host's name cannot be resolved; check --coordinator"},
     {"http1", "something else answers there; check --coordinator"},
     {"connection timed out", "connection timed out; is the host up?"},
+    {"handshake", "no connection came about in time; is the host up?"},
     {"no route to host", "no route to the host; is it up?"},
     {"network is unreachable", "the network is unreachable"},
     {"connection reset", "the connection was reset; is it running?"},

@@ -11,8 +11,8 @@
 // Errors carry the server's reason and field (common/errors.h):
 //   INVALID_ARGUMENT   the request is wrong; names the field.
 //   NOT_FOUND          no such job.
-//   UNAVAILABLE        nobody answers at the address, after all attempts; names the address and says
-//                      why (client/connection_error.h).
+//   UNAVAILABLE        nobody answers at the address, after all attempts; names the address and
+//                      says why (client/connection_error.h).
 //   DEADLINE_EXCEEDED  no answer in time.
 //   CANCELLED          Stop was called.
 //

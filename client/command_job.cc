@@ -1,5 +1,5 @@
-// tessera submit, get, list, watch, stats, drain, cancel: what speaks to a coordinator that somebody else
-// started.
+// tessera submit, get, list, watch, stats, drain, cancel: what speaks to a coordinator that
+// somebody else started.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

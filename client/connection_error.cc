@@ -21,6 +21,7 @@ constexpr Cause kCauses[] = {
     {"domain name not found", "there is no such host; check --coordinator"},
     {"dns resolution failed", "the host's name cannot be resolved; check --coordinator"},
     {"http1", "something else answers there; check --coordinator"},
+    {"parsing http/2", "something else answers there; check --coordinator"},
     {"connection timed out", "connection timed out; is the host up?"},
     {"handshake", "no connection came about in time; is the host up?"},
     {"no route to host", "no route to the host; is it up?"},

@@ -24,6 +24,9 @@ TEST(ConnectionErrorTest, SpeaksOfTheCoordinatorAndNotOfSockets) {
            std::pair("failed to connect to all addresses; last error: UNAVAILABLE: "
                      "ipv4:127.0.0.1:80: Trying to connect an http1.x server",
                      "something else answers there; check --coordinator"),
+           std::pair("failed to connect to all addresses; last error: UNAVAILABLE: "
+                     "ipv4:127.0.0.1:80: Failed parsing HTTP/2",
+                     "something else answers there; check --coordinator"),
            std::pair("Socket closed", "the connection broke; is it running?"),
            std::pair("recvmsg:Connection reset by peer",
                      "the connection was reset; is it running?"),

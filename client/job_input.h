@@ -34,8 +34,8 @@ absl::StatusOr<v1::JobSpec> LoadJob(const JobInput& input);
 // empty or larger.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
-// For a job that is sent to workers on other hosts: data and checkpoint.dir are looked for there, so
-// a relative path would be in whatever folder a worker runs. INVALID_ARGUMENT: one of them is
+// For a job that is sent to workers on other hosts: data and checkpoint.dir are looked for there,
+// so a relative path would be in whatever folder a worker runs. INVALID_ARGUMENT: one of them is
 // relative.
 absl::Status CheckPathsOfSubmit(const v1::JobSpec& spec);
 

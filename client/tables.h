@@ -1,6 +1,6 @@
 // What `tessera` prints for people: plans, stats and jobs as text of at most 80 columns, times at
-// most 100 (longer names have a line of their own). Pure: messages in, text out. Equal units of a stack of layers
-// are folded into one row, "h.0 .. h.11 (12)".
+// most 100 (longer names have a line of their own). Pure: messages in, text out. Equal units of a
+// stack of layers are folded into one row, "h.0 .. h.11 (12)".
 //
 //   std::cout << PlanTable(plan, layout, forecast);
 #ifndef TESSERA_CLIENT_TABLES_H_

@@ -11,8 +11,8 @@
 // the pool that is large enough. A job runs on one host. What breaks a generation fails the job;
 // coordinator/verdict.h says whom it blames.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; the last 10,000 events of a job. State is not kept over a
-// restart.
+// Bounds: 1,000 live jobs; the last 100 that ended; the last 10,000 events of a job. State is not
+// kept over a restart.
 //
 // Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the
 // order of what they tell; a sink may call back.

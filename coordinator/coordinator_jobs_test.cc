@@ -1,5 +1,6 @@
 // Jobs, plans and stats, as operators see them.
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -199,6 +200,24 @@ TEST_F(CoordinatorJobsTest, RefusesAPageThatThereIsNot) {
     request.set_page_token(token);
     EXPECT_EQ(Field(coordinator_.ListJobs(request).status()), "page_token") << token;
   }
+}
+
+TEST_F(CoordinatorJobsTest, AJobKeepsItsLastEventsAndSaysHowManyAreGone) {
+  Coordinator small({.clock = &clock_, .max_events = 2});
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = Spec("gpt", 2, 2);
+  ASSERT_TRUE(small.CreateJob(request).ok());
+  v1::AttendRequest host;
+  host.mutable_join_host()->set_host_name("node-a");
+  host.mutable_join_host()->set_incarnation("a");
+  host.mutable_join_host()->set_local_workers(2);
+  ASSERT_TRUE(small.Join(host, std::make_shared<RecordingSink>()).ok());
+  ASSERT_TRUE(small.CancelJob("gpt", "").ok());
+  // Created, with a host, cancelled.
+  const auto events = (*small.WatchJob("gpt"))->Read(0, 10).events;
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].missed(), 1);
+  EXPECT_EQ(events[1].job().state(), v1::CANCELLED);
 }
 
 TEST_F(CoordinatorJobsTest, AWatcherOfAnOlderJobOfTheNameIsNotGivenTheNewOne) {

@@ -66,8 +66,10 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(LocalBinaries 
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(binaries)));
   TESSERA_ASSIGN_OR_RETURN(
       cluster->coordinator_,
-      ChildProcess::Start({cluster->binaries_.coordinator, "--listen=127.0.0.1:0"},
-                          ChildProcess::Stdout::kPipe));
+      ChildProcess::Start(
+          // Its only clients are this process and its agent.
+          {cluster->binaries_.coordinator, "--listen=127.0.0.1:0", "--drain_delay=0s"},
+          ChildProcess::Stdout::kPipe));
   absl::StatusOr<std::string> line =
       cluster->coordinator_->ReadLine(absl::Now() + kListenDeadline, interrupt_fd);
   if (absl::IsUnavailable(line.status())) {

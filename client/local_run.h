@@ -36,9 +36,9 @@ class LocalRun {
   ~LocalRun();
 
   // Prints `coordinator HOST:PORT`, progress and, after a job that SUCCEEDED, the tables and the
-  // export's path. Returns the exit code: 0 SUCCEEDED, 1 FAILED or CANCELLED, 128 + number after a
-  // signal (the first cancels the job at once, a second kills), else as Report. Every process that
-  // it started has ended.
+  // export's path, which a job that was drained has too. Returns the exit code: 0 SUCCEEDED, 1
+  // FAILED or CANCELLED, 128 + number after a signal (the first cancels the job at once, a second
+  // kills), else as Report. Every process that it started has ended.
   int Run();
 
  private:
@@ -57,6 +57,8 @@ class LocalRun {
   void OnAgentEnded();
   // Prints what a job that SUCCEEDED leaves behind.
   void PrintResults(const v1::JobStats& stats) const;
+  // "" where the job writes none.
+  std::string ExportLine() const;
 
   const v1::JobSpec spec_;
   const LocalBinaries binaries_;

@@ -54,8 +54,10 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, &chosen);
   AddSubmitCommand(app, &chosen);
   AddGetCommand(app, &chosen);
+  AddListCommand(app, &chosen);
   AddWatchCommand(app, &chosen);
   AddStatsCommand(app, &chosen);
+  AddDrainCommand(app, &chosen);
   AddCancelCommand(app, &chosen);
   AddBenchCommand(app, &chosen);
   AddVersionCommand(app, &chosen);

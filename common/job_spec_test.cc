@@ -112,6 +112,7 @@ TEST(JobSpecTest, RefusesBadFieldsByName) {
       {R"("eval_every":-1)", "eval_every", "is -1"},
       {R"("max_recoveries":-1)", "max_recoveries", "is -1"},
       {R"("threads_per_worker":0)", "threads_per_worker", "is 0"},
+      {R"("threads_per_worker":257)", "threads_per_worker", "is 257; give 1 to 256"},
       {R"("optimizer":{"name":"lion"})", "optimizer.name", "unknown; use adamw"},
       {R"("optimizer":{"name":"sgd","momentum":1})", "optimizer.momentum", "less than 1"},
       {R"("optimizer":{"lr":-0.1})", "optimizer.lr", "-0.1"},

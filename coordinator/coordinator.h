@@ -11,8 +11,8 @@
 // the pool that is large enough and runs what the job's workload asks for. A job runs on one host.
 // What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a
-// restart.
+// Bounds: 1,000 live jobs; the last 100 that ended; the last 10,000 events of a job. State is not
+// kept over a restart.
 //
 // Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the
 // order of what they tell; a sink may call back.
@@ -38,6 +38,7 @@
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/stats_store.h"
+#include "coordinator/step_rate.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
@@ -63,14 +64,17 @@ class Coordinator {
     Verdict::Options verdict = {};
     int64_t max_live_jobs = 1000;
     int64_t max_ended_jobs = 100;
+    int64_t max_events = 10000;  // of a job
   };
   explicit Coordinator(Options options);
 
   // Jobs. Errors as in job_service.proto, and RESOURCE_EXHAUSTED: too many live jobs.
   absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::GetJobResponse> GetJob(const std::string& name);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<std::shared_ptr<EventLog>> WatchJob(const std::string& name);
   absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
+  absl::StatusOr<v1::Job> DrainJob(const std::string& name);
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
 
   // Plans. Errors as in plan_service.proto.
@@ -111,7 +115,8 @@ class Coordinator {
     bool all_joined = false;  // deadline is then for getting ready
     absl::Time deadline;      // steady time
     Verdict verdict;
-    std::shared_ptr<EventLog> events = std::make_shared<EventLog>();
+    std::shared_ptr<EventLog> events;
+    StepRate rate;
     int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
     std::optional<StatsStore> stats;  // of the present generation
   };
@@ -166,6 +171,8 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With the time that the job still takes.
+  static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
   // Null where there is no such job, or it has ended.
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -21,12 +21,14 @@ class RecordingSink final : public MemberSink {
     if (message.has_welcome()) ++welcomes;
     if (message.has_form_host()) form = message.form_host();
     if (message.has_start()) ++starts;
+    if (message.has_drain()) ++drains;
     if (message.has_end()) end = message.end();
   }
   void Close(const absl::Status& status) override { closed = status; }
 
   int welcomes = 0;
   int starts = 0;
+  int drains = 0;
   std::optional<v1::FormHost> form;
   std::optional<v1::EndGeneration> end;
   std::optional<absl::Status> closed;

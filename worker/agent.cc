@@ -179,7 +179,8 @@ class Agent::Impl {
       formed_ = true;
       return;
     }
-    give_up_ = Annotate(started.status(), absl::StrCat("host ", options_.host_name));
+    // Whoever tells it says of which host it is: this process's log and the coordinator.
+    give_up_ = started.status();
     LogError(give_up_->message());
   }
 

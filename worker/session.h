@@ -14,7 +14,7 @@
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
 //     TESSERA_ASSIGN_OR_RETURN(const StepResult result,
 //                              session->EndStep({.loss_sum = loss, .loss_count = tokens}));
-//     if (result.step == session->job().steps()) break;
+//     if (result.step == session->job().steps() || result.drain) break;
 //   }
 //   return session->Finish();
 //

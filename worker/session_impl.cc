@@ -172,6 +172,7 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
     count += vote.loss_count;
     squared_norm += vote.squared_norm;
     result.non_finite = result.non_finite || vote.non_finite != 0;
+    result.drain = result.drain || vote.drain != 0;
   }
   result.step = votes.front().step;
   result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
@@ -193,6 +194,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
   vote.order_hash = executor_.order_hash();
+  vote.drain = parts_.membership != nullptr && parts_.membership->Draining() ? 1 : 0;
   if (!parts_.gradients_dir.empty() && vote.step == 1)
     TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,

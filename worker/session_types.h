@@ -49,6 +49,9 @@ struct StepResult {
   double loss_mean = 0;      // over all ranks, summed in rank order
   double gradient_norm = 0;  // global 2-norm of the averaged gradients
   bool non_finite = false;   // some rank saw an infinity or NaN in its reduced gradients
+  // The job is drained: this was the last step. Save what is to be saved, then Finish. The same on
+  // every rank.
+  bool drain = false;
 };
 
 // Where to write a gradient.

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
 #include "common/find_program.h"
+#include "common/host_port.h"
 #include "common/logging.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
@@ -64,18 +64,6 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-absl::Status CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return InvalidField("--coordinator", absl::StrCat("\"", address,
-                                                      "\" is not HOST:PORT with a port of 1 to "
-                                                      "65535"));
-  }
-  return absl::OkStatus();
-}
-
 // Fills in what the flags left open, and checks it.
 absl::Status Complete(Agent::Options& options) {
   TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
@@ -83,7 +71,7 @@ absl::Status Complete(Agent::Options& options) {
   if (options.coordinator.empty()) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
-  TESSERA_RETURN_IF_ERROR(CheckAddress(options.coordinator));
+  TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", options.coordinator));
   if (!options.program.empty()) {
     options.attached = true;
     TESSERA_ASSIGN_OR_RETURN(options.program[0], FindProgram(options.program[0], env.path));

@@ -155,9 +155,9 @@ class Sandbox:
         path.write_text(json.dumps(job), encoding="utf-8")
         return path
 
-    def start_coordinator(self):
+    def start_coordinator(self, drain_delay="0s"):
         """(program, HOST:PORT)"""
-        program = self.start(COORDINATOR, "--listen=127.0.0.1:0")
+        program = self.start(COORDINATOR, "--listen=127.0.0.1:0", f"--drain_delay={drain_delay}")
         return program, program.wait_for_line(r"listening (\S+:\d+)$").group(1)
 
     def start_agent(self, address, workers, *argv, **env):

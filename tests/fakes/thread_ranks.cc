@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
   parts.planned.layouts.assign(plan_.layout.units().begin(), plan_.layout.units().end());
   parts.faults = std::make_unique<FaultPoints>();
+  if (options_.membership) parts.membership = options_.membership(rank);
   if (rank == options_.lag_rank) {
     *parts.faults = FaultPoints([this](absl::string_view point, int64_t) {
       if (point == options_.lag_point) Lag();

@@ -38,6 +38,8 @@ class ThreadRanks {
     // What each rank's session gets in place of its collectives; empty: these.
     std::function<std::unique_ptr<Collectives>(int rank, std::unique_ptr<Collectives>)> wrap =
         nullptr;
+    // Makes a rank's line to a coordinator; none: null.
+    std::function<std::unique_ptr<MembershipClient>(int rank)> membership = nullptr;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

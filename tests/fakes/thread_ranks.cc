@@ -109,8 +109,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
-  store.slices =
-      ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
+  store.slices = ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {

@@ -44,8 +44,7 @@ absl::Status WaitForTenancy(HostSync& sync) {
 
 int Run(bool race) {
   const int64_t bytes = ControlFileBytes(2, 1, 0);
-  void* control =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* control = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (control == MAP_FAILED) return 3;
   int64_t slot_data = 0;
   absl::Status waited;

@@ -12,6 +12,7 @@
 #include "common/dtype.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
+#include "coordinator/layout.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/parameter_init.h"
 

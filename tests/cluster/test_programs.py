@@ -77,7 +77,12 @@ def test_output_that_cannot_be_written_is_no_success(sandbox, argv):
         argv = ["plan", f"--job={job}", "--output=json"]
     with open("/dev/full", "w", encoding="utf-8") as full:
         ended = subprocess.run(
-            [TESSERA, *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [TESSERA, *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
         )
     assert ended.returncode == 1
     assert ended.stderr == "tessera: the output could not be written; is the disk full?\n"

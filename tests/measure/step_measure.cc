@@ -120,6 +120,7 @@ absl::Status Measure(const Flags& flags) {
   StepSeconds seconds;
   ThreadRanks::Options options;
   options.timeout = absl::Minutes(5);
+  options.forked = true;
   options.wrap = [&](int, std::unique_ptr<Collectives> inner) {
     return std::make_unique<SwitchedCollectives>(std::move(inner), &seconds);
   };

@@ -1,6 +1,7 @@
 #include "tests/fakes/thread_ranks.h"
 
 #include <sanitizer/asan_interface.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>

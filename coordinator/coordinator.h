@@ -35,6 +35,7 @@
 #include "common/mutex.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
+#include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/stats_store.h"
@@ -46,15 +47,6 @@
 #include "tessera/v1/stats_service.pb.h"
 
 namespace tessera {
-
-// The way out to one member. Neither call waits; after Close nothing is sent.
-class MemberSink {
- public:
-  virtual ~MemberSink() = default;
-  virtual void Send(v1::AttendResponse message) = 0;
-  // Ends the member's stream after what was sent before.
-  virtual void Close(const absl::Status& status) = 0;
-};
 
 class Coordinator {
  public:

@@ -28,13 +28,14 @@ def own_table(benches):
     own = {}
     for rows in zip(*(bench["results"] for bench in benches)):
         first = rows[0]
-        key = (first["op"], first.get("mode", ""), first.get("param_dtype", ""), int(first["bytes"]))
+        names = (first["op"], first.get("mode", ""), first.get("param_dtype", ""))
+        key = (*names, int(first["bytes"]))
         own[key] = statistics.median(row["median_seconds"] for row in rows)
         bare = statistics.median(row["bare_loop_median_seconds"] for row in rows)
         ratios = [row["bare_loop_ratio"] for row in rows]
         each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        moves = key[1] != "RESIDENT"
-        print_row(*key[:3], f"{key[3] >> 20} MiB", f"{own[key] * 1e3:.4f}", f"{bare * 1e3:.4f}",
+        moves = names[1] != "RESIDENT"
+        print_row(*names, f"{key[3] >> 20} MiB", f"{own[key] * 1e3:.4f}", f"{bare * 1e3:.4f}",
                   f"{statistics.median(ratios):.2f} ({each})" if moves else "nothing moves")
     return own
 

@@ -85,7 +85,8 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
       gradients_(plan_.layout.gradient_stride_bytes() * world_size),
       control_(ControlFileBytes(world_size, plan_.layout.unsharded_slots_size(),
                                 plan_.layout.gradient_slots_size())),
-      idle_(world_size) {
+      idle_(world_size),
+      ended_(world_size) {
   unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
   Regions gradients;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -107,14 +108,35 @@ absl::StatusOr<std::unique_ptr<ThreadRanks>> ThreadRanks::Create(const v1::JobSp
 }
 
 void ThreadRanks::Lag() {
-  ++lags_;
+  lags_.fetch_add(1, std::memory_order_relaxed);
   auto others_idle = [&] {
+    bool met = options_.meet_point.empty() || met_.load(std::memory_order_relaxed);
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != options_.lag_rank && !idle_[rank].load(std::memory_order_relaxed)) return false;
+      if (rank == options_.lag_rank) continue;
+      if (!idle_[rank].load(std::memory_order_relaxed)) return false;
+      met = met || ended_[rank].load(std::memory_order_relaxed);
     }
-    return true;
+    return met;
   };
   while (!others_idle()) std::this_thread::yield();
+}
+
+void ThreadRanks::Meet() {
+  while (lags_.load(std::memory_order_relaxed) == 0 &&
+         !ended_[options_.lag_rank].load(std::memory_order_relaxed))
+    std::this_thread::yield();
+  met_.store(true, std::memory_order_relaxed);
+}
+
+std::unique_ptr<FaultPoints> ThreadRanks::MakeFaults(int rank) {
+  if (options_.lag_rank < 0) return std::make_unique<FaultPoints>();
+  const bool lags = rank == options_.lag_rank;
+  const std::string point = lags ? options_.lag_point : options_.meet_point;
+  const int only = lags ? options_.lag_passage : options_.meet_passage;
+  return std::make_unique<FaultPoints>([=, passage = 0](absl::string_view at, int64_t) mutable {
+    if (at != point || (++passage != only && only != 0)) return;
+    lags ? Lag() : Meet();
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
@@ -129,12 +151,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   parts.layout = plan_.layout;
   parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
   parts.planned.layouts.assign(plan_.layout.units().begin(), plan_.layout.units().end());
-  parts.faults = std::make_unique<FaultPoints>();
-  if (rank == options_.lag_rank) {
-    *parts.faults = FaultPoints([this](absl::string_view point, int64_t) {
-      if (point == options_.lag_point) Lag();
-    });
-  }
+  parts.faults = MakeFaults(rank);
 
   ShmCollectives::Options collectives;
   for (int i = 0; i < world_size_; ++i) collectives.group.ranks.push_back(i);
@@ -184,6 +201,7 @@ std::vector<absl::Status> ThreadRanks::Run(const std::function<absl::Status(Sess
         absl::StatusOr<std::unique_ptr<Session>> session = MakeSession(rank);
         statuses[rank] = session.ok() ? body(**session) : session.status();
         if (session.ok() && !statuses[rank].ok()) (*session)->Abort(statuses[rank]);
+        ended_[rank].store(true, std::memory_order_relaxed);
         idle_[rank].store(true, std::memory_order_relaxed);
       });
     }

@@ -148,9 +148,11 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   parts.assignment.set_shard_index(rank);
   parts.assignment.set_local_world_size(world_size_);
   parts.spec = spec_;
-  parts.layout = plan_.layout;
+  v1::Layout layout = plan_.layout;
+  if (options_.spoil_layout) options_.spoil_layout(layout);
+  parts.layout = layout;
   parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
-  parts.planned.layouts.assign(plan_.layout.units().begin(), plan_.layout.units().end());
+  parts.planned.layouts.assign(layout.units().begin(), layout.units().end());
   parts.faults = MakeFaults(rank);
 
   ShmCollectives::Options collectives;
@@ -168,7 +170,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   };
   collectives.unsharded = unsharded_.data();
   collectives.gradients = gradients_.data();
-  collectives.layout = plan_.layout;
+  collectives.layout = layout;
   for (const v1::Unit& unit : plan_.plan.units())
     collectives.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   collectives.faults = parts.faults.get();
@@ -176,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
 
   ShardStore::Options store;
   store.file = rank_file(rank);
-  store.layout = plan_.layout;
+  store.layout = layout;
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;

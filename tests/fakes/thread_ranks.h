@@ -40,6 +40,8 @@ class ThreadRanks {
     // lag to begin, so that what it does next falls into it. "": nowhere.
     std::string meet_point;
     int meet_passage = 1;
+    // Makes the ranks' layout another than the one by which the memory is made.
+    std::function<void(v1::Layout&)> spoil_layout;
     absl::Duration timeout = absl::Seconds(30);
   };
 

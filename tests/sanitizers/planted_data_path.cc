@@ -1,8 +1,9 @@
-// Trains the toy model on two ranks over one mapping, with the real planner, executor, collectives
-// and session, but for the faults that plant.py planted in copies of three sources.
+// Trains the toy model on two ranks over one set of buffers, with the real planner, executor,
+// collectives and session, but for the races that plant.py planted in copies of two sources, and a
+// layout that overflows.
 //
 //   planted_data_path none     no fault, and no sanitizer may report any
-//   planted_data_path FAULT    one of plant.py's
+//   planted_data_path FAULT    one of Faults()
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -37,6 +38,16 @@ ThreadRanks::Options Lag(int rank, const char* point, int passage, const char* m
   return options;
 }
 
+// The ranks believe that the last slot begins one element further on than the memory made for it.
+ThreadRanks::Options WithOffsetTooLarge() {
+  ThreadRanks::Options options;
+  options.spoil_layout = [](v1::Layout& layout) {
+    v1::Slot& last = *layout.mutable_unsharded_slots()->rbegin();
+    if (Planted("offset")) last.set_offset_bytes(last.offset_bytes() + sizeof(float));
+  };
+  return options;
+}
+
 // In the order of the toy model's step: the root and h.0, h.1, h.2, then h.2, h.1, h.0 and the root.
 std::vector<Fault> Faults() {
   return {
@@ -50,7 +61,7 @@ std::vector<Fault> Faults() {
       // Rank 1 has yet to read rank 0's gradients of h.2, over which rank 0 writes those of h.0.
       // With nothing to gather rank 0 gets there all alone.
       {"gradient_release", "resident", Lag(1, "reduce", 1, "gradient_acquire", 4)},
-      {"offset", "slots", {}},
+      {"offset", "slots", WithOffsetTooLarge()},
   };
 }
 

@@ -38,10 +38,10 @@ class ThreadRanks {
     int lag_passage = 0;  // of the point, from 1; 0: each
     // With two ranks and a lag_passage: where, and at which passage, the other rank waits for the
     // lag to begin, so that what it does next falls into it. "": nowhere.
-    std::string meet_point;
+    std::string meet_point = "";
     int meet_passage = 1;
     // Makes the ranks' layout another than the one by which the memory is made.
-    std::function<void(v1::Layout&)> spoil_layout;
+    std::function<void(v1::Layout&)> spoil_layout = nullptr;
     absl::Duration timeout = absl::Seconds(30);
   };
 

@@ -145,10 +145,11 @@ std::unique_ptr<FaultPoints> ThreadRanks::MakeFaults(int rank) {
   const bool lags = rank == options_.lag_rank;
   const std::string point = lags ? options_.lag_point : options_.meet_point;
   const int only = lags ? options_.lag_passage : options_.meet_passage;
-  return std::make_unique<FaultPoints>([=, passage = 0](absl::string_view at, int64_t) mutable {
-    if (at != point || (++passage != only && only != 0)) return;
-    lags ? Lag() : Meet();
-  });
+  return std::make_unique<FaultPoints>(
+      [this, point, only, lags, passage = 0](absl::string_view at, int64_t) mutable {
+        if (at != point || (++passage != only && only != 0)) return;
+        lags ? Lag() : Meet();
+      });
 }
 
 absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {

@@ -19,7 +19,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int kSteps = 2;
 
-// One rank lags at a passage of `lag_point`, and the other does not go beyond `meet_point` before it
+// One rank lags at a passage of `lag_point`, and the other does not pass `meet_point` before it
 // does: so it does what it must not do yet, whatever way the threads happen to run.
 struct Fault {
   const char* name;
@@ -48,7 +48,7 @@ ThreadRanks::Options WithOffsetTooLarge() {
   return options;
 }
 
-// In the order of the toy model's step: the root and h.0, h.1, h.2, then h.2, h.1, h.0 and the root.
+// In the order of the toy model's step: root, h.0, h.1, h.2, then h.2, h.1, h.0, root.
 std::vector<Fault> Faults() {
   return {
       // Rank 1 has yet to write its slice of h.0, which rank 0 reads.

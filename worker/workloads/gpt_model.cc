@@ -204,69 +204,108 @@ class GptModel::Impl {
   // The residual stream before block `layer`; after the last one with `layer` = layers.
   float* Input(int64_t layer) { return layer < shape_.layers ? blocks_[layer].input : output_; }
 
+  absl::Status Linear(LinearLayer& layer, const float* input, const BlockTensor& weight,
+                      const BlockTensor& bias, float* output) {
+    return layer.Forward(input, float32_.Matrix(weight, layer.weight_numel()),
+                         float32_.Vector(bias, layer.bias_numel(), 0), output);
+  }
+  absl::Status LinearInputGradient(LinearLayer& layer, const BlockTensor& weight,
+                                   const float* output_gradient, float* input_gradient) {
+    return layer.BackwardInput(float32_.Matrix(weight, layer.weight_numel()), output_gradient,
+                               input_gradient);
+  }
+  absl::Status LinearGradients(LinearLayer& layer, const float* input, const float* output_gradient,
+                               const BlockGradient& weight, const BlockGradient& bias) {
+    const GradientTarget weight_target = float32_.OpenMatrix(weight, layer.weight_numel());
+    const GradientTarget bias_target = float32_.OpenVector(bias, layer.bias_numel(), 0);
+    TESSERA_RETURN_IF_ERROR(
+        layer.BackwardParameters(input, output_gradient, weight_target, bias_target));
+    BlockFloat32::Close(weight, layer.weight_numel(), weight_target);
+    BlockFloat32::Close(bias, layer.bias_numel(), bias_target);
+    return absl::OkStatus();
+  }
+  absl::Status Norm(const float* input, const BlockTensor& weight, const BlockTensor& bias,
+                    float* output, float* mean, float* variance) {
+    return norm_->Forward(input, float32_.Vector(weight, shape_.width, 0),
+                          float32_.Vector(bias, shape_.width, 1), output, mean, variance);
+  }
+  // Adds to stream_gradient_ what stream_scratch_, the gradient of the norm's output, is of its
+  // input.
+  absl::Status NormGradients(const float* input, const BlockTensor& weight, const BlockTensor& bias,
+                             const float* mean, const float* variance,
+                             const BlockGradient& weight_gradient,
+                             const BlockGradient& bias_gradient) {
+    const int64_t c = shape_.width;
+    const GradientTarget weight_target = float32_.OpenVector(weight_gradient, c, 2);
+    const GradientTarget bias_target = float32_.OpenVector(bias_gradient, c, 3);
+    TESSERA_RETURN_IF_ERROR(
+        norm_->Backward(input, float32_.Vector(weight, c, 0), float32_.Vector(bias, c, 1), mean,
+                        variance, stream_scratch_, norm_scratch_, weight_target, bias_target));
+    BlockFloat32::Close(weight_gradient, c, weight_target);
+    BlockFloat32::Close(bias_gradient, c, bias_target);
+    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
+    return absl::OkStatus();
+  }
+
   absl::Status AttentionForward(BlockActivations& a, const BlockTensors& p) {
     if (!shape_.attention) {
       std::memcpy(a.middle, a.input, static_cast<size_t>(stream_numel_) * sizeof(float));
       return absl::OkStatus();
     }
     TESSERA_RETURN_IF_ERROR(
-        norm_->Forward(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1, a.ln_1_mean, a.ln_1_variance));
-    TESSERA_RETURN_IF_ERROR(c_attn_->Forward(a.ln_1, p[kAttnWeight], p[kAttnBias], wide_scratch_));
+        Norm(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1, a.ln_1_mean, a.ln_1_variance));
+    TESSERA_RETURN_IF_ERROR(Linear(*c_attn_, a.ln_1, p[kAttnWeight], p[kAttnBias], wide_scratch_));
     TESSERA_RETURN_IF_ERROR(
         attention_->Forward(wide_scratch_, a.attention, stream_scratch_, a.attended));
     TESSERA_RETURN_IF_ERROR(
-        attn_proj_->Forward(a.attended, p[kAttnProjWeight], p[kAttnProjBias], a.middle));
+        Linear(*attn_proj_, a.attended, p[kAttnProjWeight], p[kAttnProjBias], a.middle));
     AddTo(a.middle, a.input, stream_numel_);
     return absl::OkStatus();
   }
 
   absl::Status MlpForward(BlockActivations& a, const BlockTensors& p, float* output) {
     TESSERA_RETURN_IF_ERROR(
-        norm_->Forward(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
-    TESSERA_RETURN_IF_ERROR(c_fc_->Forward(a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
+        Norm(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
+    TESSERA_RETURN_IF_ERROR(Linear(*c_fc_, a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
     TESSERA_RETURN_IF_ERROR(gelu_.forward->Run({{DNNL_ARG_SRC, a.fc}, {DNNL_ARG_DST, a.gelu}}));
-    TESSERA_RETURN_IF_ERROR(mlp_proj_->Forward(a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
+    TESSERA_RETURN_IF_ERROR(Linear(*mlp_proj_, a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
     AddTo(output, a.middle, stream_numel_);
     return absl::OkStatus();
   }
 
   // Takes stream_gradient_ from after the MLP to before it.
   absl::Status MlpBackward(BlockActivations& a, const BlockTensors& p, const BlockGradients& g) {
-    TESSERA_RETURN_IF_ERROR(mlp_proj_->BackwardParameters(a.gelu, stream_gradient_,
-                                                          g[kMlpProjWeight], g[kMlpProjBias]));
     TESSERA_RETURN_IF_ERROR(
-        mlp_proj_->BackwardInput(p[kMlpProjWeight], stream_gradient_, wide_scratch_));
+        LinearGradients(*mlp_proj_, a.gelu, stream_gradient_, g[kMlpProjWeight], g[kMlpProjBias]));
+    TESSERA_RETURN_IF_ERROR(
+        LinearInputGradient(*mlp_proj_, p[kMlpProjWeight], stream_gradient_, wide_scratch_));
     TESSERA_RETURN_IF_ERROR(gelu_.backward->Run({{DNNL_ARG_SRC, a.fc},
                                                  {DNNL_ARG_DIFF_DST, wide_scratch_},
                                                  {DNNL_ARG_DIFF_SRC, wide_scratch_}}));
     TESSERA_RETURN_IF_ERROR(
-        c_fc_->BackwardParameters(a.ln_2, wide_scratch_, g[kFcWeight], g[kFcBias]));
-    TESSERA_RETURN_IF_ERROR(c_fc_->BackwardInput(p[kFcWeight], wide_scratch_, stream_scratch_));
-    TESSERA_RETURN_IF_ERROR(norm_->Backward(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2_mean,
-                                            a.ln_2_variance, stream_scratch_, norm_scratch_,
-                                            g[kLn2Weight], g[kLn2Bias]));
-    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
-    return absl::OkStatus();
+        LinearGradients(*c_fc_, a.ln_2, wide_scratch_, g[kFcWeight], g[kFcBias]));
+    TESSERA_RETURN_IF_ERROR(
+        LinearInputGradient(*c_fc_, p[kFcWeight], wide_scratch_, stream_scratch_));
+    return NormGradients(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2_mean, a.ln_2_variance,
+                         g[kLn2Weight], g[kLn2Bias]);
   }
 
   // Takes stream_gradient_ from after the attention to before it.
   absl::Status AttentionBackward(BlockActivations& a, const BlockTensors& p,
                                  const BlockGradients& g) {
     if (!shape_.attention) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(attn_proj_->BackwardParameters(a.attended, stream_gradient_,
-                                                           g[kAttnProjWeight], g[kAttnProjBias]));
+    TESSERA_RETURN_IF_ERROR(LinearGradients(*attn_proj_, a.attended, stream_gradient_,
+                                            g[kAttnProjWeight], g[kAttnProjBias]));
     TESSERA_RETURN_IF_ERROR(
-        attn_proj_->BackwardInput(p[kAttnProjWeight], stream_gradient_, stream_scratch_));
+        LinearInputGradient(*attn_proj_, p[kAttnProjWeight], stream_gradient_, stream_scratch_));
     TESSERA_RETURN_IF_ERROR(attention_->Backward(stream_scratch_, a.attention, attention_scratch_,
                                                  norm_scratch_, wide_scratch_));
     TESSERA_RETURN_IF_ERROR(
-        c_attn_->BackwardParameters(a.ln_1, wide_scratch_, g[kAttnWeight], g[kAttnBias]));
-    TESSERA_RETURN_IF_ERROR(c_attn_->BackwardInput(p[kAttnWeight], wide_scratch_, stream_scratch_));
-    TESSERA_RETURN_IF_ERROR(norm_->Backward(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1_mean,
-                                            a.ln_1_variance, stream_scratch_, norm_scratch_,
-                                            g[kLn1Weight], g[kLn1Bias]));
-    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
-    return absl::OkStatus();
+        LinearGradients(*c_attn_, a.ln_1, wide_scratch_, g[kAttnWeight], g[kAttnBias]));
+    TESSERA_RETURN_IF_ERROR(
+        LinearInputGradient(*c_attn_, p[kAttnWeight], wide_scratch_, stream_scratch_));
+    return NormGradients(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1_mean, a.ln_1_variance,
+                         g[kLn1Weight], g[kLn1Bias]);
   }
 
   const GptShape shape_;
@@ -295,6 +334,7 @@ class GptModel::Impl {
   float* norm_scratch_ = nullptr;
   float* wide_scratch_ = nullptr;  // rows x 4 width
   AttentionLayer::Scratch attention_scratch_;
+  BlockFloat32 float32_;
 };
 
 std::array<int64_t, kRootParameters> RootNumel(const GptShape& shape) {

@@ -35,8 +35,10 @@
 #include "common/mutex.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
+#include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
+#include "coordinator/rendezvous.h"
 #include "coordinator/stats_store.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
@@ -45,15 +47,6 @@
 #include "tessera/v1/stats_service.pb.h"
 
 namespace tessera {
-
-// The way out to one member. Neither call waits; after Close nothing is sent.
-class MemberSink {
- public:
-  virtual ~MemberSink() = default;
-  virtual void Send(v1::AttendResponse message) = 0;
-  // Ends the member's stream after what was sent before.
-  virtual void Close(const absl::Status& status) = 0;
-};
 
 class Coordinator {
  public:
@@ -91,6 +84,10 @@ class Coordinator {
   // A serialized ListUnitsResponse.
   absl::StatusOr<std::shared_ptr<const std::string>> ListUnits(const v1::ListUnitsRequest& request);
   absl::Status ReportStats(const v1::ReportStatsRequest& request);
+  absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest& request);
+  // OK: `done` is called once, as a sink is, maybe before this returns. An error: never.
+  absl::Status FetchCommunicatorIds(const v1::FetchCommunicatorIdsRequest& request,
+                                    Rendezvous::Done done);
 
   // Every 100 ms.
   void Tick();
@@ -165,6 +162,12 @@ class Coordinator {
   // Null where there is no such job, or it has ended.
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // coordinator_rendezvous.cc
+  void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Passes on what has come due.
+  void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // coordinator.cc. What is to be called without the lock, in order.
   void SendLocked(MemberId member, v1::AttendResponse message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -177,6 +180,7 @@ class Coordinator {
   mutable Mutex mutex_;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   Membership members_ ABSL_GUARDED_BY(mutex_);
+  Rendezvous rendezvous_ ABSL_GUARDED_BY(mutex_);
   std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
   int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);

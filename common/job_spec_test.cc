@@ -101,6 +101,7 @@ TEST(JobSpecTest, RefusesBadFieldsByName) {
       {R"("model":{"vocab":255})", "model.vocab", "is 255; give 256"},
       {R"("workload":"replay")", "workload", "\"replay\" is not available yet; use gpt"},
       {R"("workload":"attached")", "workload", "not available yet"},
+      {R"("device":"tpu")", "device", "\"tpu\" is unknown; use auto or cpu or cuda"},
       {R"("workload":"bert")", "workload", "\"bert\" is unknown; use gpt"},
       {R"("steps":0)", "steps", "is 0"},
       {R"("steps":-1)", "steps", "is -1"},

@@ -79,7 +79,9 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
   planned.forecast =
       MakeForecast(planned.plan, planned.layout, world_size, resolved.micro_batches());
-  if (resolved.memory().unshard() == "auto") {
+  if (resolved.memory().unshard() == "auto" && planned.layout.device() == v1::CUDA) {
+    planned.layout.add_notes("memory.unshard auto took slots, since GPUs share no memory.");
+  } else if (resolved.memory().unshard() == "auto") {
     TESSERA_ASSIGN_OR_RETURN(*planned.layout.add_notes(), WhyResident(planned, resolved));
   }
   return planned;
@@ -105,6 +107,11 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
     return InvalidField("model",
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
                         "only plan this model");
+  }
+  if (resolved.device() == "cuda" && resolved.workload() == "gpt") {
+    return InvalidField("device",
+                        "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
+                        "attach a program that computes on GPUs");
   }
   TESSERA_RETURN_IF_ERROR(CheckDTypes(plan));
   if (resolved.mesh().strategy() != "full_shard") {

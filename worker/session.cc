@@ -40,6 +40,7 @@ int Session::rank() const { return impl_->parts().assignment.rank(); }
 int Session::world_size() const { return impl_->parts().assignment.world_size(); }
 const v1::JobSpec& Session::job() const { return impl_->parts().spec; }
 const v1::Plan& Session::plan() const { return impl_->plan(); }
+Stream* Session::stream() const { return impl_->parts().stream; }
 absl::StatusOr<int> Session::FindUnit(absl::string_view fqn) const { return impl_->FindUnit(fqn); }
 absl::StatusOr<int> Session::FindUnitOf(absl::string_view parameter_fqn) const {
   return impl_->FindUnitOf(parameter_fqn);

@@ -165,6 +165,10 @@ class Session {
   // With every default filled in.
   const v1::JobSpec& job() const;
   const v1::Plan& plan() const;
+  // Where this rank's program computes: in a job whose device is cuda the CudaStream
+  // (worker/device/cuda_device.h) that leases and gradients are ordered by, and views are memory of
+  // its GPU; else null.
+  Stream* stream() const;
   // Index of a unit, for the calls below; "" is the root. NOT_FOUND.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;
   // Index of the unit that has the parameter (or a tied one). NOT_FOUND.
@@ -191,7 +195,7 @@ class Session {
   absl::StatusOr<GradientSlot> GradientView(int unit, absl::string_view fqn);
   // For gradients that an autograd engine allocated itself: copies or adds `gradient` (dtype and
   // shape of the parameter's view) once `ready` has passed. INVALID_ARGUMENT: another dtype or
-  // shape.
+  // shape. UNIMPLEMENTED: the job's device is cuda.
   absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
                               Event ready);
   // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what

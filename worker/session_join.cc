@@ -22,6 +22,8 @@
 #include "worker/agent_socket.h"
 #include "worker/blame.h"
 #include "worker/collectives/shm_collectives.h"
+#include "worker/data_path.h"
+#include "worker/device/probe.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
 #include "worker/parameter_init.h"
@@ -65,6 +67,8 @@ absl::Status CheckLengths(const HostMemory& memory) {
   const int64_t ranks = hello.assignment().local_world_size();
   int64_t unsharded = 0;
   for (const v1::Slot& slot : layout.unsharded_slots()) {
+    // A GPU's are its own.
+    if (layout.device() == v1::CUDA) break;
     unsharded = std::max(unsharded, slot.offset_bytes() + slot.bytes());
   }
   const int64_t needed[kHandoffFiles] = {
@@ -239,10 +243,19 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
 
+  const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
   parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
-  const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
+  if (hello.layout().device() == v1::CUDA) {
+    const int gpu = hello.assignment().rank() - hello.assignment().local_rank_start();
+    TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+    TESSERA_ASSIGN_OR_RETURN(const CudaApi* api, OpenGpu(gpu, {.nccl_library = env.nccl_library,
+                                                               .cuda_home = env.cuda_home}));
+    TESSERA_RETURN_IF_ERROR(TakeGpu(api, gpu, rank_file, parts));
+  }
   ShardStore::Options store;
-  store.file = absl::MakeSpan(rank_file.data(), rank_file.bytes());
+  store.file = rank_file;
   store.layout = hello.layout();
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
@@ -253,7 +266,6 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
-  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }

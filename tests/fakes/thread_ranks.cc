@@ -102,6 +102,9 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   collectives.faults = parts.faults.get();
   parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
 
+  if (options_.prepare != nullptr)
+    TESSERA_RETURN_IF_ERROR(options_.prepare(rank, rank_file(rank), parts));
+
   ShardStore::Options store;
   store.file = rank_file(rank);
   store.layout = plan_.layout;
@@ -109,8 +112,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
-  store.slices =
-      ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
+  store.slices = ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {

@@ -35,6 +35,9 @@ class ThreadRanks {
     int lag_rank = -1;
     std::string lag_point;
     absl::Duration timeout = absl::Seconds(30);
+    // What else a rank does before its shards are made: it may replace its collectives, as a rank
+    // on a GPU does. Null: nothing.
+    std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

@@ -132,6 +132,13 @@ class FakeCuda::World {
 
   Comm* FindComm(NcclComm handle);
 
+  // Accesses of an actor whose clock is `clock`, held against all earlier ones and remembered.
+  void Check(const std::vector<Region>& regions, const std::string& label, int actor,
+             const VectorClock& clock);
+  void TouchByHost(int device, const Region& region, const std::string& label);
+  // Reported where it has to be device memory.
+  void CheckMemory(const std::vector<Region>& regions, const std::string& label);
+
   int AbortComm(NcclComm handle);
 
   struct Place {
@@ -152,7 +159,9 @@ class FakeCuda::World {
   std::vector<std::string> violations;
   std::set<Stream*> streams;
   std::set<FakeEvent*> events;
-  std::set<void*> memory;
+  std::map<void*, int64_t> memory;      // device memory: bytes by address
+  std::map<void*, int64_t> registered;  // likewise of the host's
+  bool require_device_memory = false;
   std::set<Comm*> comms;
   std::map<std::string, int> joined;  // ranks by id
   std::map<int, VectorClock> hosts;   // by device: what its host thread has waited for
@@ -160,8 +169,6 @@ class FakeCuda::World {
  private:
   // Does the head of the queue; false where it has to wait.
   bool Step(Stream& stream);
-
-  void Check(Stream& stream, const Op& op);
 
   // Does the collectives to which every rank has come.
   bool MeetAll();

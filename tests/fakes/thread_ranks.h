@@ -37,7 +37,8 @@ class ThreadRanks {
     absl::Duration timeout = absl::Seconds(30);
     // What else a rank does before its shards are made: it may replace its collectives, as a rank
     // on a GPU does. Null: nothing.
-    std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare;
+    std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare =
+        nullptr;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

@@ -14,6 +14,7 @@
 #include "tests/measure/gpu_check_kernels.h"
 #include "tests/session/gpu_ranks.h"
 #include "worker/device/cuda_device.h"
+#include "worker/memory_file.h"
 
 namespace tessera {
 namespace {
@@ -43,12 +44,33 @@ class Report {
 absl::Status CheckGpu(const CudaApi& api, Report& report) {
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<CudaStream> stream,
                            CudaStream::Create({.api = &api, .name = "check"}));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<KernelCheck> checks, CheckKernels(api, *stream));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<KernelCheck> checks,
+                           CheckKernels(api, *stream, kBeyondTheGrid));
   for (const KernelCheck& check : checks) report.Add(check.name, check.equal);
   printf("gpu_check: %zu kernels compared bit for bit\n", checks.size());
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> figures,
                            MeasureKernels(api, *stream, kMeasured));
   for (const std::string& figure : figures) printf("gpu_check: %s\n", figure.c_str());
+  return absl::OkStatus();
+}
+
+// A rank's memory file is sealed and shared; kernels have to reach it all the same.
+absl::Status CheckMemoryFile(const CudaApi& api, Report& report) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<CudaStream> stream,
+                           CudaStream::Create({.api = &api, .name = "check"}));
+  TESSERA_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::Create("tessera-check", 1 << 20));
+  TESSERA_ASSIGN_OR_RETURN(const MemoryMapping mapping, file.Map());
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<RegisteredMemory> registered,
+                           RegisteredMemory::Create(&api, 0, mapping.data(), mapping.bytes()));
+  float* const values = reinterpret_cast<float*>(mapping.data());
+  for (int i = 0; i < 1000; ++i) values[i] = static_cast<float>(i);
+  const CastRun halves = {.in = values, .numel = 1000, .divide = 2, .out = values + 1000};
+  TESSERA_RETURN_IF_ERROR(stream->Error(api.cast(halves, stream->handle()), "the cast kernel"));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<CudaEvent> done, CudaEvent::Record(*stream));
+  TESSERA_RETURN_IF_ERROR(done->Wait());
+  bool equal = true;
+  for (int i = 0; i < 1000; ++i) equal = equal && values[1000 + i] == static_cast<float>(i) / 2;
+  report.Add("a kernel on a rank's memory file", equal, "");
   return absl::OkStatus();
 }
 
@@ -97,6 +119,8 @@ int Main() {
   Report report;
   if (const absl::Status status = CheckGpu(**api, report); !status.ok())
     report.Add("kernels", false, absl::StrCat(": ", status.ToString()));
+  if (const absl::Status status = CheckMemoryFile(**api, report); !status.ok())
+    report.Add("a kernel on a rank's memory file", false, absl::StrCat(": ", status.ToString()));
   for (int ranks = 1; ranks <= std::min(gpus, 2); ++ranks) {
     for (const char* param : {"float32", "bfloat16"}) {
       for (const char* reduce : {"float32", "bfloat16"})

@@ -101,7 +101,6 @@ struct Shape {
 
   std::string Text() const { return absl::StrCat(", ", numel, " elements from offset ", offset); }
 };
-constexpr Shape kShapes[] = {{1, 0}, {7, 0}, {8, 0}, {4099, 0}, {4099, 1}, {1 << 20, 0}};
 
 absl::StatusOr<KernelCheck> CheckCast(const CudaApi& api, const CudaStream& stream,
                                       KernelDType in_dtype, KernelDType out_dtype, float divide,
@@ -236,10 +235,11 @@ std::string Figure(absl::string_view what, int64_t bytes, double us) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<KernelCheck>> CheckKernels(const CudaApi& api,
-                                                      const CudaStream& stream) {
+absl::StatusOr<std::vector<KernelCheck>> CheckKernels(const CudaApi& api, const CudaStream& stream,
+                                                      int64_t largest) {
   std::vector<KernelCheck> checks;
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape :
+       {Shape{1, 0}, {7, 0}, {8, 0}, {4099, 0}, {4099, 1}, {largest, 0}, {largest, 1}}) {
     for (const KernelDType in : kDTypes) {
       for (const KernelDType out : kDTypes) {
         for (const float divide : {1.0f, 3.0f}) {

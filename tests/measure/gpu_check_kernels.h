@@ -2,6 +2,7 @@
 #ifndef TESSERA_TESTS_MEASURE_GPU_CHECK_KERNELS_H_
 #define TESSERA_TESTS_MEASURE_GPU_CHECK_KERNELS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,13 @@ struct KernelCheck {
   bool equal = false;
 };
 
-// Casts, averages and AdamW in every pair of dtypes, of lengths around what a thread takes at once,
-// aligned and not. INTERNAL, RESOURCE_EXHAUSTED: of CUDA; the check ends.
-absl::StatusOr<std::vector<KernelCheck>> CheckKernels(const CudaApi& api, const CudaStream& stream);
+// More elements than all threads of the largest grid take at once, aligned or not.
+inline constexpr int64_t kBeyondTheGrid = (int64_t{1} << 23) + 4099;
+
+// Casts, averages and AdamW in every pair of dtypes, of lengths around what a thread takes at once
+// and of `largest` elements, aligned and not. INTERNAL, RESOURCE_EXHAUSTED: of CUDA; the check ends.
+absl::StatusOr<std::vector<KernelCheck>> CheckKernels(const CudaApi& api, const CudaStream& stream,
+                                                      int64_t largest);
 
 // Lines of figures: bytes read and written for `numel` elements over the GPU's own time, best of
 // ten.

@@ -42,7 +42,7 @@ TEST(JobSpecTest, FillsEveryDefault) {
      "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0},
      "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": ""},
      "timeouts": {"heartbeat": "1s", "lease": "5s", "collective": "30s", "form": "60s", "replacement": "30s"},
-     "max_recoveries": 10, "threads_per_worker": 1})",
+     "max_recoveries": 10, "threads_per_worker": 1, "device": "auto"})",
                                  "want");
   ASSERT_TRUE(want.ok()) << want.status();
   EXPECT_EQ(spec->DebugString(), want->DebugString());

@@ -167,7 +167,7 @@ class Session {
   const v1::Plan& plan() const;
   // Where this rank's program computes: in a job whose device is cuda the CudaStream
   // (worker/device/cuda_device.h) that leases and gradients are ordered by, and views are memory of
-  // its GPU; else null.
+  // its GPU; other streams are UNIMPLEMENTED. Else null.
   Stream* stream() const;
   // Index of a unit, for the calls below; "" is the root. NOT_FOUND.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;

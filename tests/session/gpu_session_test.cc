@@ -17,6 +17,7 @@
 #include "tests/session/gpu_ranks.h"
 #include "worker/blame.h"
 #include "worker/data_path.h"
+#include "worker/device/cuda_device.h"
 #include "worker/device/fake_cuda_api.h"
 
 namespace tessera {
@@ -110,13 +111,20 @@ TEST(GpuSessionTest, AUnitThatIsOnlyGatheredAheadIsDroppedWithTheStep) {
   EXPECT_EQ(fake.live(), 0);
 }
 
-TEST(GpuSessionTest, GradientsInOtherMemoryAreRefused) {
+TEST(GpuSessionTest, OtherStreamsAndOtherMemoryAreRefused) {
   FakeCuda fake;
-  const auto statuses = MakeRanks(fake, 1)->Run([](Session& session) -> absl::Status {
-    EXPECT_NE(session.stream(), nullptr);
+  const auto statuses = MakeRanks(fake, 1)->Run([&](Session& session) -> absl::Status {
+    const auto other = *CudaStream::Create({.api = fake.api(), .name = "mine"});
+    TESSERA_RETURN_IF_ERROR(session.BeginStep({}).status());
+    TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
+    EXPECT_EQ(session.Unshard(0, Phase::kForward, other.get()).status().message(),
+              "a rank on a GPU computes on Session::stream alone; stream mine is another one");
+    EXPECT_EQ(session.Reduce(0, other.get()).code(), absl::StatusCode::kUnimplemented);
+    EXPECT_TRUE(session.Unshard(0, Phase::kForward, session.stream()).ok());
     return session.SubmitGradient(0, "h.0.w", TensorView(), Event());
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(fake.live(), 0);
 }
 
 TEST(GpuSessionTest, ARankThatFailsEndsItsPeersByName) {

@@ -26,7 +26,7 @@
 // collectives of the host.
 //
 // Drop it when the last operation of every rank has passed (after an Exchange), or after Abort; it
-// waits for what its own streams still do. Shards outlive it.
+// waits for what its own streams and the compute stream still do. Shards outlive it.
 // Errors besides those of Collectives: INTERNAL and RESOURCE_EXHAUSTED of CUDA and NCCL; each names
 // the call, the GPU and the unit.
 //

@@ -5,11 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
+#include "common/host_port.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
 #include "google/protobuf/util/json_util.h"
@@ -58,14 +58,7 @@ absl::StatusOr<std::string> CoordinatorAddress(const std::string& flag) {
   if (address.empty()) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == 0 || colon == std::string::npos ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return InvalidField(
-        "--coordinator",
-        absl::StrCat("\"", address, "\" is not HOST:PORT with a port of 1 to 65535"));
-  }
+  TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", address));
   return address;
 }
 

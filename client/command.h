@@ -56,9 +56,12 @@ void AddPlanCommand(CLI::App& app, Command* chosen);
 void AddRunCommand(CLI::App& app, Command* chosen);
 void AddSubmitCommand(CLI::App& app, Command* chosen);
 void AddGetCommand(CLI::App& app, Command* chosen);
+void AddListCommand(CLI::App& app, Command* chosen);
 void AddWatchCommand(CLI::App& app, Command* chosen);
 void AddStatsCommand(CLI::App& app, Command* chosen);
+void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddCancelCommand(CLI::App& app, Command* chosen);
+void AddBenchCommand(CLI::App& app, Command* chosen);
 
 }  // namespace tessera
 

@@ -1,12 +1,17 @@
-// tessera submit, get, watch, stats, cancel: what speaks to a coordinator that somebody else
-// started.
+// tessera submit, get, list, watch, stats, drain, cancel: what speaks to a coordinator that
+// somebody else started.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "client/command.h"
 #include "client/job_input.h"
+#include "client/job_tables.h"
 #include "client/tables.h"
+#include "client/watch_printer.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -18,6 +23,7 @@ struct JobFlags {
   std::string name;
   JobInput input;
   bool validate_only = false;
+  bool no_wait = false;
   std::shared_ptr<ClientFlags> client = std::make_shared<ClientFlags>();
 };
 
@@ -35,6 +41,13 @@ absl::Status PrintResult(const JobFlags& flags, const google::protobuf::Message&
 
 absl::Status Submit(const JobFlags& flags, Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadJob(flags.input));
+  TESSERA_RETURN_IF_ERROR(CheckPathsOfSubmit(spec));
+  // The workers may well have it where they run.
+  if (!spec.data().empty() && access(spec.data().c_str(), R_OK) != 0) {
+    LogInfo(absl::StrCat("data: ", spec.data(),
+                         " cannot be read on this machine; the workers need "
+                         "it on theirs"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const v1::Job job, client.CreateJob(spec, flags.validate_only));
   // With --validate_only there is no job whose name could be used.
   if (!flags.validate_only) Print(absl::StrCat(job.name(), "\n"));
@@ -56,6 +69,11 @@ absl::Status Get(const JobFlags& flags, Client& client) {
   return PrintResult(flags, all, WorkersTable(workers));
 }
 
+absl::Status List(const JobFlags& flags, Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
+  return PrintResult(flags, jobs, JobsTable(jobs));
+}
+
 absl::Status Stats(const JobFlags& flags, Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const v1::JobStats stats, client.GetStats(flags.name));
   return PrintResult(
@@ -72,15 +90,20 @@ absl::Status Cancel(const JobFlags& flags, Client& client) {
 }
 
 int Watch(const JobFlags& flags, Client& client) {
-  const absl::StatusOr<v1::Job> job =
-      client.WatchJob(flags.name, [](const v1::WatchJobResponse& event) {
-        if (event.has_progress()) {
-          Print(absl::StrCat(ProgressLine(event.progress()), "\n"));
-        } else {
-          Print(absl::StrCat("state ", v1::JobState_Name(event.job().state()), "\n"));
-        }
-      });
+  WatchPrinter printer({.states = true});
+  const absl::StatusOr<v1::Job> job = client.WatchJob(flags.name, printer.Handlers());
   return job.ok() ? ReportEnded(*job) : Report(job.status());
+}
+
+int Drain(const JobFlags& flags, Client& client) {
+  absl::StatusOr<v1::Job> job = client.DrainJob(flags.name);
+  if (job.ok() && job->state() == v1::RUNNING && !flags.no_wait) {
+    WatchPrinter notes({.out = [](const std::string&) {}});
+    job = client.WatchJob(flags.name, notes.Handlers());
+  }
+  if (!job.ok()) return Report(job.status());
+  Print(absl::StrCat(job->name(), " ", v1::JobState_Name(job->state()), "\n"));
+  return job->state() == v1::FAILED ? ReportEnded(*job) : 0;
 }
 
 // Calls `action` with a client for the coordinator that was asked for.
@@ -132,6 +155,13 @@ void AddGetCommand(CLI::App& app, Command* chosen) {
   AddOutputFlag(*command, flags->client);
 }
 
+void AddListCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* command =
+      AddCommand(app, "list", "All jobs, the newest first", chosen, flags, &Reported<&List>);
+  AddOutputFlag(*command, flags->client);
+}
+
 void AddWatchCommand(CLI::App& app, Command* chosen) {
   auto flags = std::make_shared<JobFlags>();
   AddCommand(app, "watch", "State changes and progress until the job ends", chosen, flags, &Watch)
@@ -145,6 +175,16 @@ void AddStatsCommand(CLI::App& app, Command* chosen) {
                                  flags, &Reported<&Stats>);
   command->add_option("job", flags->name, "the job's name")->required();
   AddOutputFlag(*command, flags->client);
+}
+
+void AddDrainCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* command = AddCommand(app, "drain",
+                                 "Stop a job after its step, let it save, and wait until it is "
+                                 "CANCELLED",
+                                 chosen, flags, &Drain);
+  command->add_option("job", flags->name, "the job's name")->required();
+  command->add_flag("--no_wait", flags->no_wait, "return once the job knows of it");
 }
 
 void AddCancelCommand(CLI::App& app, Command* chosen) {

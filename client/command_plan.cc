@@ -33,6 +33,8 @@ constexpr PlanFlag kFieldFlags[] = {
     {"--unshard", "memory.unshard", "auto, resident or slots [auto]"},
     {"--prefetch", "memory.prefetch", "units gathered ahead [1]"},
     {"--max_live_units", "memory.max_live_units", "units whole at once; 0: as the tree asks [0]"},
+    {"--accumulate_unsynchronized", "memory.accumulate_unsynchronized",
+     "true: a gradient buffer for each unit [false]"},
     {"--optimizer", "optimizer.name", "adamw, adam or sgd [adamw]"},
 };
 

@@ -7,13 +7,42 @@
 #include "client/command.h"
 #include "client/job_input.h"
 #include "client/local_run.h"
+#include "common/errors.h"
+#include "common/find_program.h"
 #include "common/job_spec.h"
+#include "common/process_env.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
 #include "coordinator/job_planner.h"
 
 namespace tessera {
 namespace {
+
+struct RunFlags {
+  JobInput input;
+  std::vector<std::string> program;
+};
+
+// Looks for the program that a job of the workload attached needs and no other has a use for.
+absl::Status FindOwnProgram(const v1::JobSpec& spec, std::vector<std::string>& program) {
+  const bool attached = spec.workload() == "attached";
+  if (attached && program.empty()) {
+    return InvalidField("PROGRAM",
+                        "is not given, and the workload attached is a program of yours; "
+                        "end the command with -- PROGRAM ARGS");
+  }
+  if (!attached && !program.empty()) {
+    return InvalidField("PROGRAM",
+                        absl::StrCat("\"", program[0],
+                                     "\" has no place in a job with the "
+                                     "built-in workload ",
+                                     spec.workload(), "; drop it or set workload to attached"));
+  }
+  if (!attached) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+  TESSERA_ASSIGN_OR_RETURN(program[0], FindProgram(program[0], env.path));
+  return absl::OkStatus();
+}
 
 // The job as it will be sent, with everything about it checked that can be before a process is
 // started.
@@ -24,8 +53,11 @@ absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
     TESSERA_ASSIGN_OR_RETURN(const JobPlan planned, PlanJob(spec, static_cast<int>(world_size)));
     TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, planned.plan));
   }
-  TESSERA_RETURN_IF_ERROR(
-      LoadText(spec.data(), spec.global_batch(), spec.model().context()).status());
+  // An attached program has its own idea of its data.
+  if (spec.workload() == "gpt") {
+    TESSERA_RETURN_IF_ERROR(
+        LoadText(spec.data(), spec.global_batch(), spec.model().context()).status());
+  }
   // Workers may have another working directory than this process.
   std::error_code error;
   if (!spec.data().empty()) spec.set_data(std::filesystem::absolute(spec.data(), error).string());
@@ -37,26 +69,31 @@ absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
   return spec;
 }
 
-int Run(const JobInput& input) {
-  const absl::StatusOr<v1::JobSpec> spec = Prepare(input);
+int Run(RunFlags flags) {
+  const absl::StatusOr<v1::JobSpec> spec = Prepare(flags.input);
   if (!spec.ok()) return Report(spec.status());
+  const absl::Status found = FindOwnProgram(*spec, flags.program);
+  if (!found.ok()) return Report(found);
   const absl::StatusOr<LocalBinaries> binaries = FindLocalBinaries(OwnDirectory());
   if (!binaries.ok()) return Report(binaries.status());
-  return LocalRun(*spec, *binaries).Run();
+  return LocalRun(*spec, *binaries, std::move(flags.program)).Run();
 }
 
 }  // namespace
 
 void AddRunCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("run", "A local cluster for one job");
-  auto input = std::make_shared<JobInput>();
+  auto flags = std::make_shared<RunFlags>();
+  JobInput* input = &flags->input;
   command->add_option("--job", input->file, "job file")->required();
   command->add_option("--set", input->sets, "PATH=VALUE: changes a field of the job file")
       ->allow_extra_args(false);
   command->add_option_function<int64_t>(
       "--workers", [=](const int64_t& workers) { input->workers = workers; },
       "worker processes: sets mesh.min_workers and mesh.max_workers");
-  command->callback([=] { *chosen = [=] { return Run(*input); }; });
+  command->add_option("program", flags->program,
+                      "-- PROGRAM ARGS: what each rank of a job with the workload attached runs");
+  command->callback([=] { *chosen = [=] { return Run(*flags); }; });
 }
 
 }  // namespace tessera

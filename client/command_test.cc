@@ -71,8 +71,7 @@ TEST(CoordinatorAddressTest, PrefersTheFlag) {
 }
 
 TEST(CoordinatorAddressTest, RefusesWhatIsNoAddress) {
-  for (const char* address :
-       {"localhost", ":4020", "localhost:", "localhost:http", "h:0", "h:65536"}) {
+  for (const char* address : {"localhost", ":4020", "h:65536", "http://127.0.0.1:4020"}) {
     const auto result = CoordinatorAddress(address);
     EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << address;
     EXPECT_EQ(Field(result.status()), "--coordinator");

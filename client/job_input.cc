@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
@@ -75,6 +76,17 @@ absl::StatusOr<v1::JobSpec> LoadJob(const JobInput& input) {
     spec.mutable_model()->clear_file();
   }
   return spec;
+}
+
+absl::Status CheckPathsOfSubmit(const v1::JobSpec& spec) {
+  for (const auto& [field, path] :
+       {std::pair("data", spec.data()), std::pair("checkpoint.dir", spec.checkpoint().dir())}) {
+    if (path.empty() || std::filesystem::path(path).is_absolute()) continue;
+    return InvalidField(field, absl::StrCat("\"", path,
+                                            "\" is a relative path, and workers may run "
+                                            "anywhere; give an absolute path that they see"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckWritableDirectory(absl::string_view field, const std::string& directory) {

@@ -34,6 +34,11 @@ absl::StatusOr<v1::JobSpec> LoadJob(const JobInput& input);
 // empty or larger.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
+// For a job that is sent to workers on other hosts: data and checkpoint.dir are looked for there,
+// so a relative path would be in whatever folder a worker runs. INVALID_ARGUMENT: one of them is
+// relative.
+absl::Status CheckPathsOfSubmit(const v1::JobSpec& spec);
+
 // Checks that `directory`, or what can be made of it, may be written to. Makes nothing.
 // INVALID_ARGUMENT: it is no directory, or its nearest existing parent is none or is not writable.
 absl::Status CheckWritableDirectory(absl::string_view field, const std::string& directory);

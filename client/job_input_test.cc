@@ -64,6 +64,31 @@ TEST(JobInputTest, RefusesAModelFileBesideAnotherModel) {
   EXPECT_EQ(Field(spec.status()), "model.file");
 }
 
+TEST(CheckPathsOfSubmitTest, RefusesPathsThatAreRelativeToAWorker) {
+  v1::JobSpec spec;
+  EXPECT_TRUE(CheckPathsOfSubmit(spec).ok());
+  spec.set_data("");
+  spec.mutable_checkpoint()->set_dir("/scratch/out");
+  EXPECT_TRUE(CheckPathsOfSubmit(spec).ok());
+  spec.set_data("/data/text.txt");
+  EXPECT_TRUE(CheckPathsOfSubmit(spec).ok());
+  spec.set_data("text.txt");
+  EXPECT_EQ(Field(CheckPathsOfSubmit(spec)), "data");
+  spec.clear_data();
+  spec.mutable_checkpoint()->set_dir("out");
+  EXPECT_EQ(CheckPathsOfSubmit(spec).message(),
+            "checkpoint.dir: \"out\" is a relative path, and workers may run anywhere; give an "
+            "absolute path that they see");
+}
+
+TEST(JobInputTest, NamesTheFlagOfAWrongChangeOnce) {
+  const std::string file = WriteFile("job.json", R"({"name": "gpt"})");
+  EXPECT_EQ(LoadJob({.file = file, .sets = {"steps=1.5"}}).status().message(),
+            "--set: steps: 1.5 is not an integer");
+  EXPECT_EQ(LoadJob({.file = file, .sets = {"wrap={\"often\": 1}"}}).status().message(),
+            "--set: wrap.often: unknown key; a JobSpec has no such field");
+}
+
 TEST(ReadTextFileTest, NamesTheFileThatCannotBeRead) {
   const std::string missing = testing::TempDir() + "/missing.json";
   EXPECT_EQ(ReadTextFile(missing).status().message(),

@@ -22,17 +22,6 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 constexpr char kCoordinator[] = "tessera-coordinator";
 constexpr char kWorker[] = "tessera-worker";
 
-absl::StatusOr<std::string> FindBinary(const std::filesystem::path& directory,
-                                       const std::string& neighbour, const std::string& name) {
-  const std::filesystem::path beside = directory / name;
-  const std::filesystem::path built = (directory / ".." / neighbour / name).lexically_normal();
-  for (const std::filesystem::path& path : {beside, built}) {
-    if (access(path.c_str(), X_OK) == 0) return path.string();
-  }
-  return absl::NotFoundError(absl::StrCat(name, " is neither at ", beside.string(), " nor at ",
-                                          built.string(), "; build it or install it there"));
-}
-
 }  // namespace
 
 std::string OwnDirectory() {
@@ -40,11 +29,24 @@ std::string OwnDirectory() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
+absl::StatusOr<std::string> FindSiblingProgram(const std::string& directory,
+                                               const std::string& neighbour,
+                                               const std::string& name) {
+  const std::filesystem::path own = directory;
+  const std::filesystem::path beside = own / name;
+  const std::filesystem::path built = (own / ".." / neighbour / name).lexically_normal();
+  for (const std::filesystem::path& path : {beside, built}) {
+    if (access(path.c_str(), X_OK) == 0) return path.string();
+  }
+  return absl::NotFoundError(absl::StrCat(name, " is neither at ", beside.string(), " nor at ",
+                                          built.string(), "; build it or install it there"));
+}
+
 absl::StatusOr<LocalBinaries> FindLocalBinaries(const std::string& directory) {
   LocalBinaries binaries;
   TESSERA_ASSIGN_OR_RETURN(binaries.coordinator,
-                           FindBinary(directory, "coordinator", kCoordinator));
-  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindBinary(directory, "worker", kWorker));
+                           FindSiblingProgram(directory, "coordinator", kCoordinator));
+  TESSERA_ASSIGN_OR_RETURN(binaries.worker, FindSiblingProgram(directory, "worker", kWorker));
   return binaries;
 }
 
@@ -64,8 +66,10 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(LocalBinaries 
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(binaries)));
   TESSERA_ASSIGN_OR_RETURN(
       cluster->coordinator_,
-      ChildProcess::Start({cluster->binaries_.coordinator, "--listen=127.0.0.1:0"},
-                          ChildProcess::Stdout::kPipe));
+      ChildProcess::Start(
+          // Its only clients are this process and its agent.
+          {cluster->binaries_.coordinator, "--listen=127.0.0.1:0", "--drain_delay=0s"},
+          ChildProcess::Stdout::kPipe));
   absl::StatusOr<std::string> line =
       cluster->coordinator_->ReadLine(absl::Now() + kListenDeadline, interrupt_fd);
   if (absl::IsUnavailable(line.status())) {
@@ -78,12 +82,16 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(LocalBinaries 
   return cluster;
 }
 
-absl::Status LocalCluster::StartAgent(const std::string& job, int64_t local_workers) {
-  TESSERA_ASSIGN_OR_RETURN(
-      agent_, ChildProcess::Start(
-                  {binaries_.worker, absl::StrCat("--coordinator=", coordinator_address_),
-                   absl::StrCat("--local_workers=", local_workers), absl::StrCat("--job=", job)},
-                  ChildProcess::Stdout::kToStderr));
+absl::Status LocalCluster::StartAgent(const std::string& job, int64_t local_workers,
+                                      const std::vector<std::string>& program) {
+  std::vector<std::string> argv = {
+      binaries_.worker, absl::StrCat("--coordinator=", coordinator_address_),
+      absl::StrCat("--local_workers=", local_workers), absl::StrCat("--job=", job)};
+  if (!program.empty()) {
+    argv.push_back("--");
+    argv.insert(argv.end(), program.begin(), program.end());
+  }
+  TESSERA_ASSIGN_OR_RETURN(agent_, ChildProcess::Start(argv, ChildProcess::Stdout::kToStderr));
   return absl::OkStatus();
 }
 

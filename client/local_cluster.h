@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -32,6 +33,12 @@ struct LocalBinaries {
 
 // The directory of this process's program.
 std::string OwnDirectory();
+
+// The path of another of Tessera's programs: looks for `name` in `directory` (as installed), then in
+// `directory`'s neighbour (as Bazel builds it). NOT_FOUND: it is at neither; the message names both.
+absl::StatusOr<std::string> FindSiblingProgram(const std::string& directory,
+                                               const std::string& neighbour,
+                                               const std::string& name);
 
 // Looks in `directory` (as installed), then in its neighbours coordinator/ and worker/ (as Bazel
 // builds them). NOT_FOUND: one is missing; the message says where it was looked for.
@@ -50,8 +57,10 @@ class LocalCluster {
 
   const std::string& coordinator_address() const { return coordinator_address_; }
 
+  // program: what the agent is to run as each rank; empty: the job's built-in workload.
   // UNAVAILABLE: it did not start.
-  absl::Status StartAgent(const std::string& job, int64_t local_workers);
+  absl::Status StartAgent(const std::string& job, int64_t local_workers,
+                          const std::vector<std::string>& program = {});
 
   const ChildProcess& coordinator() const { return *coordinator_; }
   // Null before StartAgent.

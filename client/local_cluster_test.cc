@@ -193,7 +193,7 @@ TEST(LocalClusterTest, StartsCoordinatorAndAgentAndEndsThem) {
   EXPECT_EQ((*cluster)->coordinator().Ending(), "exited with code 0");
   std::ifstream lines(log);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(lines), {}),
-            "coordinator --listen=127.0.0.1:0\n"
+            "coordinator --listen=127.0.0.1:0 --drain_delay=0s\n"
             "worker --coordinator=127.0.0.1:4020 --local_workers=3 --job=gpt\n");
 }
 

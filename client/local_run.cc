@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/command.h"
 #include "client/tables.h"
+#include "client/watch_printer.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 
@@ -58,7 +59,11 @@ int LocalRun::Run() {
     return 128 + signal_;
   }
   if (!job.ok()) return Report(job.status());
-  if (!succeeded) return ReportEnded(*job);
+  if (!succeeded) {
+    // A drained job has saved what it was to save.
+    if (job->reason_code() == "DRAINED" && job->step() > 0) Print(ExportLine());
+    return ReportEnded(*job);
+  }
   if (!stats.ok()) return Report(stats.status());
   PrintResults(*stats);
   return 0;
@@ -86,9 +91,8 @@ void LocalRun::FollowJob() {
   absl::StatusOr<v1::Job> job = client_->CreateJob(spec_, /*validate_only=*/false);
   if (job.ok()) {
     SetStage(Stage::kCreated);
-    job = client_->WatchJob(spec_.name(), [](const v1::WatchJobResponse& event) {
-      if (event.has_progress()) Print(absl::StrCat(ProgressLine(event.progress()), "\n"));
-    });
+    WatchPrinter printer({.states = false});
+    job = client_->WatchJob(spec_.name(), printer.Handlers());
   }
   {
     MutexLock lock(mutex_);
@@ -142,7 +146,7 @@ absl::Status LocalRun::OnWake() {
     MutexLock lock(mutex_);
     if (stage_ != Stage::kCreated) return absl::OkStatus();
   }
-  return cluster_->StartAgent(spec_.name(), spec_.mesh().max_workers());
+  return cluster_->StartAgent(spec_.name(), spec_.mesh().max_workers(), program_);
 }
 
 void LocalRun::OnSignal() {
@@ -169,11 +173,12 @@ void LocalRun::OnAgentEnded() {
 }
 
 void LocalRun::PrintResults(const v1::JobStats& stats) const {
-  std::string text = absl::StrCat("\n", UnitStatsTable(stats), "\n", RankStatsTable(stats));
-  if (spec_.checkpoint().export_()) {
-    absl::StrAppend(&text, "\nexport ", spec_.checkpoint().dir(), "/export/model.safetensors\n");
-  }
-  Print(text);
+  Print(absl::StrCat("\n", UnitStatsTable(stats), "\n", RankStatsTable(stats), ExportLine()));
+}
+
+std::string LocalRun::ExportLine() const {
+  if (!spec_.checkpoint().export_()) return "";
+  return absl::StrCat("\nexport ", spec_.checkpoint().dir(), "/export/model.safetensors\n");
 }
 
 }  // namespace tessera

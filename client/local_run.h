@@ -1,6 +1,6 @@
 // `tessera run`: one job from its creation to its end, on a cluster of its own.
 //
-//   LocalRun run(resolved_spec, binaries);
+//   LocalRun run(resolved_spec, binaries, /*program=*/{});
 //   return run.Run();
 //
 // One thread (the caller's) starts processes, hears signals and sees processes end; another speaks
@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -28,15 +29,16 @@ namespace tessera {
 
 class LocalRun {
  public:
-  // `spec` is resolved and has its model in it.
-  LocalRun(v1::JobSpec spec, LocalBinaries binaries)
-      : spec_(std::move(spec)), binaries_(std::move(binaries)) {}
+  // `spec` is resolved and has its model in it. `program`: what each rank of a job with the
+  // workload attached runs, as a path and arguments; else empty.
+  LocalRun(v1::JobSpec spec, LocalBinaries binaries, std::vector<std::string> program)
+      : spec_(std::move(spec)), binaries_(std::move(binaries)), program_(std::move(program)) {}
   ~LocalRun();
 
   // Prints `coordinator HOST:PORT`, progress and, after a job that SUCCEEDED, the tables and the
-  // export's path. Returns the exit code: 0 SUCCEEDED, 1 FAILED or CANCELLED, 128 + number after a
-  // signal (the first cancels the job at once, a second kills), else as Report. Every process that
-  // it started has ended.
+  // export's path, which a job that was drained has too. Returns the exit code: 0 SUCCEEDED, 1
+  // FAILED or CANCELLED, 128 + number after a signal (the first cancels the job at once, a second
+  // kills), else as Report. Every process that it started has ended.
   int Run();
 
  private:
@@ -55,9 +57,12 @@ class LocalRun {
   void OnAgentEnded();
   // Prints what a job that SUCCEEDED leaves behind.
   void PrintResults(const v1::JobStats& stats) const;
+  // "" where the job writes none.
+  std::string ExportLine() const;
 
   const v1::JobSpec spec_;
   const LocalBinaries binaries_;
+  const std::vector<std::string> program_;
 
   std::optional<EndSignals> signals_;
   std::unique_ptr<LocalCluster> cluster_;

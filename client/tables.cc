@@ -19,6 +19,8 @@ namespace {
 
 // Above this many units their times are folded too.
 constexpr int kUnitsShownSingly = 12;
+// As wide as the table of times may be.
+constexpr size_t kTimesColumns = 100;
 // Enough of a fingerprint to tell plans apart by eye; JSON has all of it.
 constexpr size_t kFingerprintCharacters = 12;
 
@@ -26,7 +28,10 @@ std::string Short(const std::string& fingerprint) {
   return fingerprint.substr(0, kFingerprintCharacters);
 }
 
-std::string Microseconds(double value) { return absl::StrFormat("%.1f", value); }
+// In a column that stays narrow: what is under a microsecond says nothing above a millisecond.
+std::string Microseconds(double value) {
+  return absl::StrFormat(value < 999.95 ? "%.1f" : "%.0f", value);
+}
 
 // "REDUCE_WAIT" as "reduce wait".
 std::string OperationText(v1::Operation operation) {
@@ -126,6 +131,8 @@ struct OperationSummary {
   double min_us = std::numeric_limits<double>::infinity();
   std::vector<double> medians_us;
   double max_us = -1;
+  double p90_us = 0;
+  double p99_us = 0;
   int slowest_rank = 0;
 };
 
@@ -140,6 +147,8 @@ std::vector<std::pair<v1::Operation, OperationSummary>> Summarise(const v1::JobS
         if (one.operation() != operation) continue;
         summary.min_us = std::min(summary.min_us, one.min_us());
         summary.medians_us.push_back(one.median_us());
+        summary.p90_us = std::max(summary.p90_us, one.p90_us());
+        summary.p99_us = std::max(summary.p99_us, one.p99_us());
         if (one.max_us() > summary.max_us) {
           summary.max_us = one.max_us();
           summary.slowest_rank = one.slowest_rank();
@@ -152,22 +161,27 @@ std::vector<std::pair<v1::Operation, OperationSummary>> Summarise(const v1::JobS
 }
 
 std::string TimesTable(const v1::JobStats& stats, absl::Span<const std::string> fqns,
-                       absl::Span<const UnitRun> runs) {
-  TextTable table({{"UNIT", Align::kLeft},
-                   {"OPERATION", Align::kLeft},
-                   {"MIN us"},
-                   {"MEDIAN us"},
-                   {"MAX us"},
-                   {"SLOWEST RANK"}});
+                       absl::Span<const UnitRun> runs, bool percentiles) {
+  std::vector<TextTable::Column> columns = {
+      {"UNIT", Align::kLeft}, {"OPERATION", Align::kLeft}, {"MIN us"}, {"MEDIAN us"}, {"MAX us"}};
+  for (const char* header : {"P90 us", "P99 us"}) {
+    if (percentiles) columns.push_back({header});
+  }
+  columns.push_back({"SLOWEST RANK"});
+  TextTable table(std::move(columns), percentiles ? kTimesColumns : 80);
   for (const UnitRun& run : runs) {
     std::string name = RunName(fqns, run);
     for (auto& [operation, summary] : Summarise(stats, run)) {
       const auto middle =
           summary.medians_us.begin() + static_cast<int64_t>(summary.medians_us.size() / 2);
       std::nth_element(summary.medians_us.begin(), middle, summary.medians_us.end());
-      table.AddRow({name, OperationText(operation), Microseconds(summary.min_us),
-                    Microseconds(*middle), Microseconds(summary.max_us),
-                    absl::StrCat(summary.slowest_rank)});
+      std::vector<std::string> row = {name, OperationText(operation), Microseconds(summary.min_us),
+                                      Microseconds(*middle), Microseconds(summary.max_us)};
+      for (const double percentile : {summary.p90_us, summary.p99_us}) {
+        if (percentiles) row.push_back(Microseconds(percentile));
+      }
+      row.push_back(absl::StrCat(summary.slowest_rank));
+      table.AddRow(std::move(row));
       name.clear();
     }
   }
@@ -286,7 +300,10 @@ std::string UnitStatsTable(const v1::JobStats& stats) {
     timed.clear();
     for (int i = 0; i < stats.units_size(); ++i) timed.push_back({i, i + 1});
   }
-  return absl::StrCat(bytes.ToString(), "\n", TimesTable(stats, fqns, timed));
+  std::string times = TimesTable(stats, fqns, timed, /*percentiles=*/true);
+  // The header is as wide as a row, but for names on lines of their own.
+  if (times.find('\n') > kTimesColumns) times = TimesTable(stats, fqns, timed, false);
+  return absl::StrCat(bytes.ToString(), "\n", times);
 }
 
 std::string RankStatsTable(const v1::JobStats& stats) {
@@ -309,8 +326,10 @@ std::string JobText(const v1::Job& job) {
                                   v1::JobState_Name(job.state()), "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "reason      ", job.reason(), "\n");
   if (job.has_failed_rank()) absl::StrAppend(&text, "failed rank ", job.failed_rank(), "\n");
-  absl::StrAppend(&text, "step        ", job.step(), "/", job.steps(), "\ngeneration  ",
-                  job.generation(), "\nworld size  ", job.world_size(), "\n");
+  absl::StrAppend(&text, "step        ", job.step(), "/", job.steps(), "\n");
+  if (job.has_loss()) absl::StrAppendFormat(&text, "loss        %.3f\n", job.loss());
+  absl::StrAppend(&text, "generation  ", job.generation(), "\nworld size  ", job.world_size(),
+                  "\n");
   for (const auto& [name, has, time] :
        {std::tuple("created     ", job.has_create_time(), job.create_time()),
         std::tuple("ended       ", job.has_end_time(), job.end_time())}) {
@@ -332,14 +351,6 @@ std::string WorkersTable(absl::Span<const v1::Worker> workers) {
                   absl::StrCat(worker.pid()), worker.state(), worker.incarnation()});
   }
   return table.ToString();
-}
-
-std::string ProgressLine(const v1::Progress& progress) {
-  std::string line =
-      absl::StrFormat("step %d/%d loss %.3f", progress.step(), progress.steps(), progress.loss());
-  if (progress.has_val_loss()) absl::StrAppendFormat(&line, " val %.3f", progress.val_loss());
-  absl::StrAppendFormat(&line, " tokens/s %.0f", progress.tokens_per_second());
-  return line;
 }
 
 }  // namespace tessera

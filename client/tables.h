@@ -1,6 +1,6 @@
-// What `tessera` prints for people: plans, stats and jobs as text of at most 80 columns (longer
-// names have a line of their own). Pure: messages in, text out. Equal units of a stack of layers
-// are folded into one row, "h.0 .. h.11 (12)".
+// What `tessera` prints for people: plans, stats and jobs as text of at most 80 columns, times at
+// most 100 (longer names have a line of their own). Pure: messages in, text out. Equal units of a
+// stack of layers are folded into one row, "h.0 .. h.11 (12)".
 //
 //   std::cout << PlanTable(plan, layout, forecast);
 #ifndef TESSERA_CLIENT_TABLES_H_
@@ -23,9 +23,9 @@ namespace tessera {
 std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout, const v1::Forecast& forecast);
 
 // Two tables: bytes and dtypes of each unit, then its times over ranks in microseconds (min, median
-// and max of the ranks' medians, and the rank whose median is the max). Folds the second only where
-// there are more than 12 units: then min is the least, median the median and max the greatest over
-// the folded units.
+// and max of the ranks' medians, the percentiles of the worst rank where they fit in 100 columns,
+// and the rank whose median is the max). Folds the second only where there are more than 12 units:
+// then min is the least, median the median and the others the greatest over the folded units.
 std::string UnitStatsTable(const v1::JobStats& stats);
 
 // Each rank's host, pid and mapped bytes, forecast beside measured.
@@ -35,9 +35,6 @@ std::string RankStatsTable(const v1::JobStats& stats);
 std::string JobText(const v1::Job& job);
 
 std::string WorkersTable(absl::Span<const v1::Worker> workers);
-
-// "step 100/600 loss 2.471 val 2.902 tokens/s 14210"; " val X" only if the step was evaluated.
-std::string ProgressLine(const v1::Progress& progress);
 
 // Where a run of units that a reader would call the same begins and ends: FQNs that differ in one
 // number which grows by one, and equal `kinds`. fqns and kinds have the same length. The runs cover

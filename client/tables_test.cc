@@ -51,6 +51,14 @@ TEST(TextTableTest, GivesALongNameALineOfItsOwn) {
                                            "h.0       8\n"));
 }
 
+TEST(TextTableTest, KeepsAShortNameInItsRowHoweverWide) {
+  TextTable table({{"RANK", Align::kLeft}, {"BYTES", Align::kRight}});
+  const std::string wide(90, '9');
+  table.AddRow({"0 .. 1", wide});
+  EXPECT_EQ(table.ToString(),
+            absl::StrCat("RANK    ", std::string(85, ' '), "BYTES\n0 .. 1  ", wide, "\n"));
+}
+
 TEST(TextTableTest, GroupsThousands) {
   EXPECT_EQ(WithThousands(0), "0");
   EXPECT_EQ(WithThousands(999), "999");
@@ -84,17 +92,6 @@ TEST(FoldUnitsTest, NamesRuns) {
   EXPECT_EQ(RunName(fqns, {0, 2}), "h.0 .. h.1 (2)");
   EXPECT_EQ(RunName(fqns, {0, 1}), "h.0");
   EXPECT_EQ(RunName(fqns, {2, 3}), "(root)");
-}
-
-TEST(ProgressLineTest, ShowsValOnlyWhereEvaluated) {
-  v1::Progress progress;
-  progress.set_step(100);
-  progress.set_steps(600);
-  progress.set_loss(2.4712);
-  progress.set_tokens_per_second(14209.7);
-  EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.471 tokens/s 14210");
-  progress.set_val_loss(2.9018);
-  EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.471 val 2.902 tokens/s 14210");
 }
 
 // Two equal blocks of 124 elements and an empty root, in bf16 on two ranks.
@@ -193,13 +190,16 @@ TEST(PlanTableTest, ShowsTheBuffersOfEachGpu) {
 }
 
 v1::OperationStats* AddOperation(v1::UnitStats* unit, v1::Operation operation, double min,
-                                 double median, double max, int slowest) {
+                                 double median, double max, int slowest, double p90 = 0,
+                                 double p99 = 0) {
   v1::OperationStats* stats = unit->add_operations();
   stats->set_operation(operation);
   stats->set_min_us(min);
   stats->set_median_us(median);
   stats->set_max_us(max);
   stats->set_slowest_rank(slowest);
+  stats->set_p90_us(p90);
+  stats->set_p99_us(p99);
   return stats;
 }
 
@@ -217,27 +217,29 @@ TEST(UnitStatsTableTest, ListsEachOperationOfEachUnit) {
   v1::JobStats stats;
   v1::UnitStats* first = AddUnit(&stats, "h.0");
   // In the order of the table, whatever the order of the message.
-  AddOperation(first, v1::WAIT, 0, 2.5, 11, 0);
-  AddOperation(first, v1::UNSHARD, 31.25, 40, 95.5, 1);
-  AddOperation(AddUnit(&stats, "h.1"), v1::REDUCE_WAIT, 1, 2, 3, 1);
+  AddOperation(first, v1::WAIT, 0, 2.5, 11, 0, 12, 999.94);
+  AddOperation(first, v1::UNSHARD, 31.25, 40, 95.5, 1, 96, 1234.5678);
+  AddOperation(AddUnit(&stats, "h.1"), v1::REDUCE_WAIT, 1, 2, 3, 1, 4, 5);
   EXPECT_EQ(UnitStatsTable(stats),
             "UNIT            PARAM    REDUCE   SHARDED BYTES  UNSHARDED BYTES\n"
             "h.0 .. h.1 (2)  float32  float32        396,544          793,088\n"
             "\n"
-            "UNIT  OPERATION    MIN us  MEDIAN us  MAX us  SLOWEST RANK\n"
-            "h.0   unshard        31.2       40.0    95.5             1\n"
-            "      wait            0.0        2.5    11.0             0\n"
-            "h.1   reduce wait     1.0        2.0     3.0             1\n");
+            "UNIT  OPERATION    MIN us  MEDIAN us  MAX us  P90 us  P99 us  SLOWEST RANK\n"
+            "h.0   unshard        31.2       40.0    95.5    96.0    1235             1\n"
+            "      wait            0.0        2.5    11.0    12.0   999.9             0\n"
+            "h.1   reduce wait     1.0        2.0     3.0     4.0     5.0             1\n");
 }
 
 TEST(UnitStatsTableTest, FoldsTheTimesOfManyUnits) {
   v1::JobStats stats;
   for (int i = 0; i < 13; ++i) {
-    AddOperation(AddUnit(&stats, absl::StrCat("h.", i)), v1::UNSHARD, 10 + i, 20 + i, 30 + i, i);
+    AddOperation(AddUnit(&stats, absl::StrCat("h.", i)), v1::UNSHARD, 10 + i, 20 + i, 30 + i, i,
+                 60 - i, 70 - i);
   }
-  // Least of the minima, median of the medians, greatest of the maxima with its rank.
-  EXPECT_THAT(UnitStatsTable(stats),
-              HasSubstr("h.0 .. h.12 (13)  unshard      10.0       26.0    42.0            12\n"));
+  // Least of the minima, median of the medians, greatest of the maxima with its rank and of the
+  // percentiles.
+  EXPECT_THAT(UnitStatsTable(stats), HasSubstr("h.0 .. h.12 (13)  unshard      10.0       26.0    "
+                                               "42.0    60.0    70.0            12\n"));
 }
 
 TEST(RankStatsTableTest, ShowsForecastBesideMeasured) {
@@ -269,6 +271,8 @@ TEST(JobTextTest, LeavesOutWhatIsNotKnown) {
             "step        120/600\n"
             "generation  1\n"
             "world size  2\n");
+  job.set_loss(2.4712);
+  EXPECT_THAT(JobText(job), HasSubstr("step        120/600\nloss        2.471\n"));
   job.set_state(v1::FAILED);
   job.set_reason("rank 0 was killed by signal 9");
   job.set_failed_rank(0);
@@ -286,9 +290,19 @@ TEST(TablesTest, FitEightyColumnsWithTheFiguresOfALargeModel) {
     unit->set_param_dtype(v1::BFLOAT16);
     unit->set_sharded_bytes(1234567890);
     unit->set_unsharded_bytes(98765432100);
-    AddOperation(unit, v1::REDUCE_WAIT, 12345678.9, 12345678.9, 12345678.9, 1023);
+    AddOperation(unit, v1::REDUCE_WAIT, 12345678.9, 12345678.9, 12345678.9, 1023, 1e9, 1e9);
   }
-  EXPECT_LE(WidestLine(UnitStatsTable(stats)), 80u);
+  const std::string table = UnitStatsTable(stats);
+  EXPECT_LE(WidestLine(table.substr(0, table.find("OPERATION") - 10)), 80u);
+  EXPECT_LE(WidestLine(table), 100u);
+  EXPECT_THAT(table, HasSubstr("P99"));
+}
+
+TEST(UnitStatsTableTest, LeavesOutPercentilesThatDoNotFit) {
+  v1::JobStats stats;
+  AddOperation(AddUnit(&stats, "h.0"), v1::REDUCE_WAIT, 1, 1, 1, 0, 1e20, 1e20);
+  EXPECT_THAT(UnitStatsTable(stats), Not(HasSubstr("P90")));
+  EXPECT_THAT(UnitStatsTable(stats), HasSubstr("h.0   reduce wait     1.0        1.0     1.0"));
 }
 
 }  // namespace

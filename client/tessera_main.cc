@@ -54,9 +54,12 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, &chosen);
   AddSubmitCommand(app, &chosen);
   AddGetCommand(app, &chosen);
+  AddListCommand(app, &chosen);
   AddWatchCommand(app, &chosen);
   AddStatsCommand(app, &chosen);
+  AddDrainCommand(app, &chosen);
   AddCancelCommand(app, &chosen);
+  AddBenchCommand(app, &chosen);
   AddVersionCommand(app, &chosen);
   // CLI11 would say that a command is missing.
   const auto is_asked_for = [&](CLI::App* command) { return command->check_name(argv[1]); };

@@ -7,8 +7,9 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kTerminalColumns = 80;
 constexpr size_t kGap = 2;
+// A first cell of so many characters does not leave its row, however wide that is.
+constexpr size_t kShortName = 12;
 
 std::string Pad(const std::string& cell, size_t width, Align align) {
   const std::string spaces(width > cell.size() ? width - cell.size() : 0, ' ');
@@ -31,7 +32,7 @@ std::string TextTable::ToString() const {
     for (const auto& row : rows_) widths[i] = std::max(widths[i], row[i].size());
     others += widths[i] + kGap;
   }
-  const size_t room = kTerminalColumns > others ? kTerminalColumns - others : 0;
+  const size_t room = std::max(width_ > others ? width_ - others : 0, kShortName);
   for (const auto& row : rows_) {
     if (row[0].size() <= room) widths[0] = std::max(widths[0], row[0].size());
   }

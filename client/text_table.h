@@ -1,12 +1,12 @@
-// A text table in columns, for terminals of 80 columns.
+// A text table in columns, for terminals of 80 columns or as many as are said.
 //
 //   TextTable table({{"UNIT", Align::kLeft}, {"BYTES", Align::kRight}});
 //   table.AddRow({"h.0", "793,088"});
 //   std::cout << table.ToString();
 //
 // Columns are as wide as their widest cell and two spaces apart. Names are never cut: a first cell
-// that would make its row wider than 80 columns stands on a line of its own, above the rest of its
-// row.
+// of more than 12 characters that would make its row wider than that stands on a line of its
+// own, above the rest of its row.
 //
 // Thread-safety: none; a value.
 #ifndef TESSERA_CLIENT_TEXT_TABLE_H_
@@ -27,7 +27,8 @@ class TextTable {
     Align align = Align::kRight;
   };
 
-  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  explicit TextTable(std::vector<Column> columns, size_t width = 80)
+      : columns_(std::move(columns)), width_(width) {}
 
   // One cell for each column.
   void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
@@ -37,6 +38,7 @@ class TextTable {
 
  private:
   std::vector<Column> columns_;
+  size_t width_;
   std::vector<std::vector<std::string>> rows_;
 };
 

@@ -16,9 +16,7 @@ TEST(PollTimeoutTest, RoundsUpAndStaysWithinWhatPollTakes) {
 }
 
 // Once one millisecond was added to for ever, which overflowed into a wait of none at all.
-TEST(PollTimeoutTest, ForEverIsLong) {
-  EXPECT_EQ(PollTimeout(absl::InfiniteDuration()), 1 << 30);
-}
+TEST(PollTimeoutTest, ForEverIsLong) { EXPECT_EQ(PollTimeout(absl::InfiniteDuration()), 1 << 30); }
 
 }  // namespace
 }  // namespace tessera

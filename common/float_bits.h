@@ -12,9 +12,11 @@ namespace tessera {
 
 constexpr uint16_t BFloat16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const uint32_t quiet_nan = (bits >> 16) | 0x40;
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+  // Signed: AVX2 has no unsigned comparison.
+  const bool nan = static_cast<int32_t>(bits & 0x7fffffff) > 0x7f800000;
+  const uint32_t rounding = nan ? 0 : 0x7fff + ((bits >> 16) & 1);
+  const uint32_t quiet = nan ? 0x400000 : 0;
+  return static_cast<uint16_t>(((bits + rounding) | quiet) >> 16);
 }
 
 constexpr float FloatFromBFloat16(uint16_t value) {
@@ -33,10 +35,11 @@ constexpr uint16_t Float16FromFloat(float value) {
   // Otherwise the exponent's bias goes from 127 to 15, and 13 bits of the fraction are rounded
   // away.
   const uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  uint32_t result = magnitude < (113u << 23) ? denormal : normal;
+  const int32_t ordered = static_cast<int32_t>(magnitude);
+  uint32_t result = ordered < (113 << 23) ? denormal : normal;
   // From halfway between the largest float16, 65,504, and 65,536 on.
-  if (magnitude >= 0x477ff000) result = 0x7c00;
-  if (magnitude > 0x7f800000) result = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+  if (ordered >= 0x477ff000) result = 0x7c00;
+  if (ordered > 0x7f800000) result = 0x7e00 | ((magnitude >> 13) & 0x3ff);
   return static_cast<uint16_t>(sign | result);
 }
 

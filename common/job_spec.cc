@@ -26,8 +26,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-constexpr absl::string_view kFlag = "--set";
-
 std::string FieldNames(const Descriptor& type) {
   std::vector<std::string> names;
   for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
@@ -86,14 +84,14 @@ absl::StatusOr<std::string> JsonOf(const FieldDescriptor& field, absl::string_vi
   if (text && !absl::StartsWith(value, "\"") && !(IsDuration(field) && value == "null")) {
     const std::string json = JsonString(value);
     google::protobuf::Value alone;
-    if (!ParseJson(json, kFlag, "a value", &alone).ok()) {
+    if (!ParseJson(json, "", "a value", &alone).ok()) {
       return InvalidField(dotted_path, "is not UTF-8; give another text");
     }
     return json;
   }
   // Alone first: a value that would close the object around it must not pass.
   google::protobuf::Value alone;
-  if (!ParseJson(value, kFlag, "a value", &alone).ok()) {
+  if (!ParseJson(value, "", "a value", &alone).ok()) {
     return InvalidField(dotted_path, absl::StrCat("\"", value, "\" is not JSON"));
   }
   if (field.is_repeated() && !alone.has_list_value() && !alone.has_null_value()) {
@@ -117,7 +115,7 @@ absl::Status SetField(v1::JobSpec* spec, absl::string_view dotted_path, absl::st
     json = absl::StrCat("{\"", (*field)->name(), "\":", json, "}");
   }
   v1::JobSpec change;
-  TESSERA_RETURN_IF_ERROR(ParseJson(json, kFlag, "a JobSpec", &change));
+  TESSERA_RETURN_IF_ERROR(ParseJson(json, "", "a JobSpec", &change));
   // Merging would add to lists and messages what they are to be replaced by.
   Message* owner = spec;
   for (const FieldDescriptor* field : path) {

@@ -25,6 +25,8 @@ namespace {
 
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
+// As many as the largest machines have processors for a worker; more only wait for each other.
+constexpr int64_t kMaxThreadsPerWorker = 256;
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low,
                         int64_t high = kMaxCount) {
@@ -197,6 +199,7 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, unshard, "auto");
   TESSERA_DEFAULT(memory, prefetch, 1);
   TESSERA_DEFAULT(memory, max_live_units, 0);
+  TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
@@ -281,11 +284,12 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
   TESSERA_DEFAULT(&spec, device, "auto");
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt"}, {"replay", "attached"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
   TESSERA_RETURN_IF_ERROR(CheckRange("eval_every", spec.eval_every(), 0));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));
-  TESSERA_RETURN_IF_ERROR(CheckRange("threads_per_worker", spec.threads_per_worker(), 1, 1'024));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));

@@ -91,7 +91,8 @@ absl::Status ParseJson(absl::string_view json, absl::string_view source_name,
   if (status.ok()) return absl::OkStatus();
   message->Clear();
   const auto text = status.message();
-  return Annotate(Explain(absl::string_view(text.data(), text.size()), kind), source_name);
+  const absl::Status error = Explain(absl::string_view(text.data(), text.size()), kind);
+  return source_name.empty() ? error : Annotate(error, source_name);
 }
 
 }  // namespace tessera

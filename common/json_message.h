@@ -10,9 +10,9 @@
 namespace tessera {
 
 // Replaces `message` by what `json` (proto3's JSON mapping) says. `source_name` is a file or flag
-// for the message, and `kind` what the text should be, e.g. "a ModelSpec". INVALID_ARGUMENT: not
-// JSON, an unknown key, or a value that does not fit its key; Field(status) is the key's dotted
-// path where there is one.
+// for the message ("": the caller says it), and `kind` what the text should be, e.g. "a ModelSpec".
+// INVALID_ARGUMENT: not JSON, an unknown key, or a value that does not fit its key; Field(status)
+// is the key's dotted path where there is one.
 absl::Status ParseJson(absl::string_view json, absl::string_view source_name,
                        absl::string_view kind, google::protobuf::Message* message);
 

@@ -8,11 +8,11 @@
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
-// the pool that is large enough. A job runs on one host. What breaks a generation fails the job;
-// coordinator/verdict.h says whom it blames.
+// the pool that is large enough and runs what the job's workload asks for. A job runs on one host.
+// What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events a job. State is not kept over a
-// restart.
+// Bounds: 1,000 live jobs; the last 100 that ended; the last 10,000 events of a job. State is not
+// kept over a restart.
 //
 // Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the
 // order of what they tell; a sink may call back.
@@ -34,12 +34,11 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "coordinator/event_log.h"
-#include "coordinator/job.h"
+#include "coordinator/job_entry.h"
 #include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/rendezvous.h"
-#include "coordinator/stats_store.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
@@ -56,14 +55,17 @@ class Coordinator {
     Verdict::Options verdict = {};
     int64_t max_live_jobs = 1000;
     int64_t max_ended_jobs = 100;
+    int64_t max_events = 10000;  // of a job
   };
   explicit Coordinator(Options options);
 
   // Jobs. Errors as in job_service.proto, and RESOURCE_EXHAUSTED: too many live jobs.
   absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::GetJobResponse> GetJob(const std::string& name);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<std::shared_ptr<EventLog>> WatchJob(const std::string& name);
   absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
+  absl::StatusOr<v1::Job> DrainJob(const std::string& name);
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
 
   // Plans. Errors as in plan_service.proto.
@@ -96,22 +98,7 @@ class Coordinator {
   void Shutdown();
 
  private:
-  struct JobEntry {
-    JobEntry(JobLifecycle lifecycle_in, Verdict::Options verdict_options)
-        : lifecycle(std::move(lifecycle_in)), verdict(verdict_options) {}
-    int64_t id = 0;  // order of age
-    JobLifecycle lifecycle;
-    std::string request_id;
-    std::shared_ptr<const v1::JobSpec> spec;  // resolved
-    std::shared_ptr<const PlannedJob> planned;
-    bool reserved = false;    // a host was chosen
-    bool all_joined = false;  // deadline is then for getting ready
-    absl::Time deadline;      // steady time
-    Verdict verdict;
-    std::shared_ptr<EventLog> events = std::make_shared<EventLog>();
-    int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
-    std::optional<StatsStore> stats;  // of the present generation
-  };
+  using JobEntry = ::tessera::JobEntry;
 
   // coordinator_jobs.cc
   absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
@@ -136,6 +123,10 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
+  // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
+  static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
+  void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_members.cc
@@ -159,6 +150,8 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With the time that the job still takes.
+  static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
   // Null where there is no such job, or it has ended.
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -32,10 +32,13 @@ void Coordinator::MatchLocked() {
 void Coordinator::MatchJobLocked(JobEntry& job) {
   if (job.reserved || job.lifecycle.ended()) return;
   const std::string& name = job.lifecycle.proto().name();
+  RefuseWrongProgramsLocked(job);
   const std::vector<MemberId> bound = members_.Waiting(name);
   const bool from_pool = bound.empty();
   for (const MemberId id : from_pool ? members_.Pool() : bound) {
-    const int world_size = ChooseWorldSize(*job.spec, members_.FindHost(id)->local_workers);
+    const HostMember& host = *members_.FindHost(id);
+    if (!CheckProgram(job, host.program).ok()) continue;
+    const int world_size = ChooseWorldSize(*job.spec, host.local_workers);
     if (world_size > 0) {
       ReserveLocked(job, id, world_size);
       break;
@@ -51,6 +54,33 @@ void Coordinator::MatchJobLocked(JobEntry& job) {
     const Blame refusal = SecondHostLocked(job, bound[0], members_.FindHost(bound[i])->name);
     members_.Remove(bound[i]);
     CloseLocked(bound[i], WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
+  }
+}
+
+absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& program) {
+  const bool attached = job.spec->workload() == "attached";
+  if (attached != program.empty()) return absl::OkStatus();
+  const std::string& name = job.lifecycle.proto().name();
+  return WithReason(
+      absl::FailedPreconditionError(
+          attached ? absl::StrCat("job ", name,
+                                  " has the workload attached, which is a program of "
+                                  "yours; start its host with `tessera-worker --job=",
+                                  name, " -- PROGRAM ARGS`")
+                   : absl::StrCat("job ", name, " has the built-in workload ", job.spec->workload(),
+                                  " and not the program ", program,
+                                  "; start its host without "
+                                  "`-- PROGRAM`, or give the job the workload attached")),
+      "WRONG_PROGRAM");
+}
+
+// Hosts that came before their job; later ones are refused when they join.
+void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
+  for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
+    const absl::Status status = CheckProgram(job, members_.FindHost(id)->program);
+    if (status.ok()) continue;
+    members_.Remove(id);
+    CloseLocked(id, status);
   }
 }
 
@@ -131,10 +161,11 @@ void Coordinator::CheckDeadlineLocked(JobEntry& job) {
     for (size_t rank = 0; rank < std::min(offered, wanted.ranks.size()); ++rank) {
       wanted.ranks[rank].state = State::kJoined;
     }
-    blame.reason =
-        absl::StrCat(Attendance(wanted, State::kJoined, "joined"), " after ", form,
-                     "; start tessera-worker --job=", name,
-                     " --local_workers=", wanted.ranks.size(), " in time, or raise timeouts.form");
+    blame.reason = absl::StrCat(Attendance(wanted, State::kJoined, "joined"), " after ", form,
+                                "; start tessera-worker --job=", name,
+                                " --local_workers=", wanted.ranks.size(),
+                                job.spec->workload() == "attached" ? " -- PROGRAM" : "",
+                                " in time, or raise timeouts.form");
   }
   FailLocked(job, blame);
 }

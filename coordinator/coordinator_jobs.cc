@@ -1,5 +1,6 @@
 // Jobs, plans and stats: what operators ask for.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -16,6 +17,8 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxWorkersPage = 1000;
+constexpr int kMaxJobsPage = 1000;
+constexpr int kJobsPage = 100;
 
 std::string StateName(RankMember::State state) {
   switch (state) {
@@ -94,6 +97,10 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     EraseLocked(name);
     auto job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
     job->id = ++last_job_id_;
+    // With the time, so that it differs from those of another coordinator's jobs as well.
+    job->events = std::make_shared<EventLog>(
+        absl::StrCat(job->id, "-", absl::ToUnixMicros(options_.clock->WallNow())),
+        options_.max_events);
     job->request_id = request.request_id();
     job->deadline = members_.now() + ToDuration(spec.timeouts().form());
     job->spec = std::make_shared<const v1::JobSpec>(std::move(spec));
@@ -165,6 +172,35 @@ absl::StatusOr<v1::GetJobResponse> Coordinator::GetJob(const std::string& name) 
   return response;
 }
 
+absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(const v1::ListJobsRequest& request) {
+  if (request.page_size() < 0) {
+    return InvalidField("page_size", "is negative; give 0 for as many jobs as fit");
+  }
+  // A token is the age of the last job on its page: what comes later is older, whatever is new.
+  int64_t below = std::numeric_limits<int64_t>::max();
+  const bool first = request.page_token().empty();
+  MutexLock lock(mutex_);
+  if (!first && (!absl::SimpleAtoi(request.page_token(), &below) || below < 1 ||
+                 below > last_job_id_ || absl::StrCat(below) != request.page_token())) {
+    return InvalidField("page_token", "does not come from a page; start again with an empty one");
+  }
+  const size_t limit =
+      request.page_size() == 0 ? kJobsPage : std::min(request.page_size(), kMaxJobsPage);
+  std::vector<const JobEntry*> jobs;
+  for (const auto& [name, job] : jobs_) {
+    if (job->id < below) jobs.push_back(job.get());
+  }
+  std::sort(jobs.begin(), jobs.end(),
+            [](const JobEntry* a, const JobEntry* b) { return a->id > b->id; });
+  v1::ListJobsResponse response;
+  SetTimestamp(options_.clock->WallNow(), response.mutable_read_time());
+  for (size_t i = 0; i < std::min(limit, jobs.size()); ++i) {
+    *response.add_jobs() = jobs[i]->lifecycle.proto();
+  }
+  if (jobs.size() > limit) response.set_next_page_token(absl::StrCat(jobs[limit - 1]->id));
+  return response;
+}
+
 absl::StatusOr<std::shared_ptr<EventLog>> Coordinator::WatchJob(const std::string& name) {
   MutexLock lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
@@ -182,6 +218,34 @@ absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const st
   }
   Flush();
   return cancelled;
+}
+
+absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
+  v1::Job drained;
+  {
+    MutexLock lock(mutex_);
+    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+    if (job->lifecycle.ended() && !job->lifecycle.drained()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", name, " is ", v1::JobState_Name(job->lifecycle.state()),
+                       "; only a job that has not ended can be drained"));
+    }
+    if (job->lifecycle.state() == v1::RUNNING && !job->lifecycle.proto().draining()) {
+      TESSERA_RETURN_IF_ERROR(job->lifecycle.Drain());
+      v1::AttendResponse message;
+      message.mutable_drain();
+      for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
+        SendLocked(rank.id, message);
+      }
+      ChangedLocked(*job);
+    } else if (job->lifecycle.state() != v1::RUNNING &&
+               job->lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
+      EndedLocked(*job);
+    }
+    drained = job->lifecycle.proto();
+  }
+  Flush();
+  return drained;
 }
 
 absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(

@@ -1,4 +1,6 @@
 // Jobs, plans and stats, as operators see them.
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -123,6 +125,205 @@ TEST_F(CoordinatorJobsTest, WatchersSeeStatesAndProgressInOrderUntilTheEnd) {
   EXPECT_EQ(Trace(**events), (std::vector<std::string>{"FORMING", "FORMING", "RUNNING", "step 1",
                                                        "step 2", "SUCCEEDED"}));
   EXPECT_TRUE((*events)->Read(0, 1000).end);
+}
+
+// Names of all jobs, a page of `size` at a time; `between` is called between pages.
+std::vector<std::string> ListInPages(
+    Coordinator& coordinator, int size, const std::function<void()>& between = [] {}) {
+  std::vector<std::string> names;
+  v1::ListJobsRequest request;
+  request.set_page_size(size);
+  do {
+    const auto page = coordinator.ListJobs(request);
+    EXPECT_TRUE(page.ok()) << page.status();
+    if (!page.ok()) break;
+    EXPECT_LE(page->jobs_size(), size);
+    for (const v1::Job& job : page->jobs()) names.push_back(job.name());
+    request.set_page_token(page->next_page_token());
+    between();
+  } while (!request.page_token().empty());
+  return names;
+}
+
+TEST_F(CoordinatorJobsTest, JobsAreListedNewestFirstWhateverBecameOfThem) {
+  EXPECT_TRUE(ListInPages(coordinator_, 2).empty());
+  StartGpt(1);
+  for (const char* name : {"b", "a", "c"}) {
+    clock_.Advance(absl::Seconds(10));
+    ASSERT_TRUE(Create(Spec(name, 1, 1)).ok());
+  }
+  ASSERT_TRUE(coordinator_.CancelJob("a", "").ok());
+  v1::ReportStatsRequest report = Report(0, 2);
+  report.add_progress()->set_step(2);
+  report.mutable_progress(0)->set_loss(2.5);
+  ASSERT_TRUE(coordinator_.ReportStats(report).ok());
+  const auto all = coordinator_.ListJobs({});
+  ASSERT_TRUE(all.ok());
+  ASSERT_EQ(all->jobs_size(), 4);
+  EXPECT_EQ(all->next_page_token(), "");
+  EXPECT_EQ(all->jobs(0).name(), "c");
+  EXPECT_EQ(all->jobs(1).name(), "a");
+  EXPECT_EQ(all->jobs(1).state(), v1::CANCELLED);
+  EXPECT_FALSE(all->jobs(1).has_loss());
+  EXPECT_EQ(all->jobs(3).name(), "gpt");
+  EXPECT_EQ(all->jobs(3).state(), v1::RUNNING);
+  EXPECT_EQ(all->jobs(3).step(), 2);
+  EXPECT_EQ(all->jobs(3).loss(), 2.5);
+  // Ages: 0 and 30 seconds.
+  EXPECT_EQ(all->read_time().seconds(), all->jobs(0).create_time().seconds());
+  EXPECT_EQ(all->read_time().seconds(), all->jobs(3).create_time().seconds() + 30);
+  for (const int size : {1, 2, 3, 4, 5}) {
+    EXPECT_EQ(ListInPages(coordinator_, size), (std::vector<std::string>{"c", "a", "b", "gpt"}));
+  }
+}
+
+TEST_F(CoordinatorJobsTest, APageIsStableWhileJobsComeAndGo) {
+  for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(Create(Spec(name, 1, 1)).ok());
+  int created = 0;
+  const auto between = [&] {
+    ASSERT_TRUE(Create(Spec(absl::StrCat("new-", created++), 1, 1)).ok());
+    // Takes its name again: a new job that no later page has.
+    ASSERT_TRUE(coordinator_.CancelJob("d", "").ok());
+    ASSERT_TRUE(Create(Spec("d", 1, 1)).ok());
+  };
+  EXPECT_EQ(ListInPages(coordinator_, 1, between), (std::vector<std::string>{"d", "c", "b", "a"}));
+}
+
+TEST_F(CoordinatorJobsTest, RefusesAPageThatThereIsNot) {
+  ASSERT_TRUE(Create(Spec("a", 1, 1)).ok());
+  v1::ListJobsRequest request;
+  request.set_page_size(-1);
+  EXPECT_EQ(Field(coordinator_.ListJobs(request).status()), "page_size");
+  request.set_page_size(1'000'000);
+  EXPECT_TRUE(coordinator_.ListJobs(request).ok());
+  for (const char* token : {"x", "0", "-1", "2", " 1", "01", "1.0", "99999999999999999999"}) {
+    request.set_page_token(token);
+    EXPECT_EQ(Field(coordinator_.ListJobs(request).status()), "page_token") << token;
+  }
+}
+
+TEST_F(CoordinatorJobsTest, AJobKeepsItsLastEventsAndSaysHowManyAreGone) {
+  Coordinator small({.clock = &clock_, .max_events = 2});
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = Spec("gpt", 2, 2);
+  ASSERT_TRUE(small.CreateJob(request).ok());
+  v1::AttendRequest host;
+  host.mutable_join_host()->set_host_name("node-a");
+  host.mutable_join_host()->set_incarnation("a");
+  host.mutable_join_host()->set_local_workers(2);
+  ASSERT_TRUE(small.Join(host, std::make_shared<RecordingSink>()).ok());
+  ASSERT_TRUE(small.CancelJob("gpt", "").ok());
+  // Created, with a host, cancelled.
+  const auto events = (*small.WatchJob("gpt"))->Read(0, 10).events;
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].missed(), 1);
+  EXPECT_EQ(events[1].job().state(), v1::CANCELLED);
+}
+
+TEST_F(CoordinatorJobsTest, AWatcherOfAnOlderJobOfTheNameIsNotGivenTheNewOne) {
+  ASSERT_TRUE(Create(Spec("gpt", 1, 1)).ok());
+  const std::string token = (*coordinator_.WatchJob("gpt"))->Read(0, 1).events[0].resume_token();
+  EXPECT_TRUE((*coordinator_.WatchJob("gpt"))->CursorOf(token).ok());
+  ASSERT_TRUE(coordinator_.CancelJob("gpt", "").ok());
+  ASSERT_TRUE(Create(Spec("gpt", 1, 1)).ok());
+  EXPECT_EQ((*coordinator_.WatchJob("gpt"))->CursorOf(token).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(CoordinatorJobsTest, DrainTellsEveryRankOnceAndTheJobEndsWhenAllHaveStopped) {
+  StartGpt(2);
+  const auto draining = coordinator_.DrainJob("gpt");
+  ASSERT_TRUE(draining.ok()) << draining.status();
+  EXPECT_EQ(draining->state(), v1::RUNNING);
+  EXPECT_TRUE(draining->draining());
+  ASSERT_TRUE(coordinator_.DrainJob("gpt").ok());
+  for (const Member& rank : ranks_) EXPECT_EQ(rank.sink->drains, 1);
+  EXPECT_EQ(agent_.sink->drains, 0);
+  ASSERT_TRUE(coordinator_.ReportStats(Report(0, 3)).ok());
+  Leave(ranks_[0]);
+  EXPECT_EQ(Get("gpt").state(), v1::RUNNING);
+  Leave(ranks_[1]);
+  const v1::Job ended = Get("gpt");
+  EXPECT_EQ(ended.state(), v1::CANCELLED);
+  EXPECT_EQ(ended.reason_code(), "DRAINED");
+  EXPECT_EQ(ended.reason(), "drained after step 3 of 5");
+  EXPECT_EQ(agent_.sink->end->state(), v1::CANCELLED);
+  // Once more: it is what was asked for.
+  EXPECT_EQ(coordinator_.DrainJob("gpt")->state(), v1::CANCELLED);
+  EXPECT_EQ(Trace(**coordinator_.WatchJob("gpt")),
+            (std::vector<std::string>{"FORMING", "FORMING", "RUNNING", "RUNNING", "CANCELLED"}));
+}
+
+TEST_F(CoordinatorJobsTest, AJobThatFinishesWhileItIsDrainedHasSucceeded) {
+  StartGpt(1);
+  ASSERT_TRUE(coordinator_.DrainJob("gpt").ok());
+  ASSERT_TRUE(coordinator_.ReportStats(Report(0, 5)).ok());
+  Leave(ranks_[0]);
+  EXPECT_EQ(Get("gpt").state(), v1::SUCCEEDED);
+  const auto again = coordinator_.DrainJob("gpt");
+  EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(again.status().message(), "job gpt is SUCCEEDED"));
+}
+
+TEST_F(CoordinatorJobsTest, AJobThatIsFormingIsDrainedAtOnce) {
+  ASSERT_TRUE(Create(Spec("gpt", 1, 1)).ok());
+  const auto drained = coordinator_.DrainJob("gpt");
+  ASSERT_TRUE(drained.ok());
+  EXPECT_EQ(drained->state(), v1::CANCELLED);
+  EXPECT_EQ(drained->reason_code(), "DRAINED");
+  EXPECT_TRUE((*coordinator_.WatchJob("gpt"))->Read(0, 1000).end);
+}
+
+TEST_F(CoordinatorJobsTest, DrainingDoesNotStandInTheWayOfOtherEnds) {
+  StartGpt(2);
+  ASSERT_TRUE(coordinator_.DrainJob("gpt").ok());
+  Leave(ranks_[0], absl::StatusCode::kInternal, "out of luck");
+  Pass(absl::Seconds(1), {agent_, ranks_[1]});
+  EXPECT_EQ(Get("gpt").state(), v1::FAILED);
+  EXPECT_EQ(coordinator_.DrainJob("gpt").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(coordinator_.DrainJob("none").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Create(Spec("other", 1, 1)).ok());
+  ASSERT_TRUE(coordinator_.CancelJob("other", "").ok());
+  EXPECT_TRUE(absl::StrContains(coordinator_.DrainJob("other").status().message(), "CANCELLED"));
+}
+
+// Time left of the newest line, in seconds; -1: none.
+int64_t SecondsLeft(const EventLog& log) {
+  const v1::Progress last = log.Read(0, 1000).events.back().progress();
+  return last.has_time_left() ? last.time_left().seconds() : -1;
+}
+
+TEST_F(CoordinatorJobsTest, ProgressSaysHowLongTheRestTakes) {
+  StartGpt(1);
+  const auto report = [&](int64_t step) {
+    v1::ReportStatsRequest request = Report(0, step);
+    request.add_progress()->set_step(step);
+    // What a worker says of it does not count.
+    request.mutable_progress(0)->mutable_time_left()->set_seconds(99);
+    ASSERT_TRUE(coordinator_.ReportStats(request).ok());
+  };
+  const auto events = *coordinator_.WatchJob("gpt");
+  report(1);
+  EXPECT_EQ(SecondsLeft(*events), -1);  // no time has passed
+  clock_.Advance(absl::Seconds(8));
+  report(2);  // of 5 steps: 4 seconds each
+  EXPECT_EQ(SecondsLeft(*events), 12);
+  clock_.Advance(absl::Seconds(12));
+  report(4);
+  EXPECT_EQ(SecondsLeft(*events), 5);
+  clock_.Advance(absl::Seconds(5));
+  report(5);
+  EXPECT_EQ(SecondsLeft(*events), -1);
+}
+
+TEST_F(CoordinatorJobsTest, AJobThatIsDrainedHasNoTimeLeft) {
+  StartGpt(1);
+  ASSERT_TRUE(coordinator_.DrainJob("gpt").ok());
+  clock_.Advance(absl::Seconds(8));
+  v1::ReportStatsRequest report = Report(0, 2);
+  report.add_progress()->set_step(2);
+  ASSERT_TRUE(coordinator_.ReportStats(report).ok());
+  EXPECT_EQ(SecondsLeft(**coordinator_.WatchJob("gpt")), -1);
 }
 
 TEST_F(CoordinatorJobsTest, StatsShowProcessesBytesAndTimes) {

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <memory>
 #include <string>
@@ -9,6 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
@@ -35,6 +38,7 @@ struct Flags {
   std::string state_dir;
   int admin_port = 0;
   bool insecure = false;
+  absl::Duration drain_delay = absl::Seconds(1);
 };
 
 // Calls Coordinator::Tick until it is destroyed.
@@ -94,13 +98,18 @@ int Serve(const Flags& flags, const EndSignals& signals) {
 
   const int signal = signals.WaitForLast();
   LogInfo(absl::StrCat("stopping on signal ", signal));
+  // Whoever looks at health sends nothing new by the time that jobs are cancelled. Calls are still
+  // answered; a second signal ends the process at once.
   (*server)->StopServing();
+  absl::SleepFor(flags.drain_delay);
   coordinator.Shutdown();
   (*server)->Shutdown(kDrain);
   return 0;
 }
 
 int Main(int argc, char** argv) {
+  // Errors come back as statuses and are told once, on one line.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   SetLogPrefix("tessera-coordinator");
   Flags flags;
   CLI::App app("Plans jobs, hands their units to workers and keeps what they report.",
@@ -114,6 +123,10 @@ int Main(int argc, char** argv) {
                  "memory only");
   app.add_option("--admin_port", flags.admin_port,
                  "Port for probes and metrics. Only 0 (none) for now")
+      ->capture_default_str();
+  std::string drain_delay = absl::FormatDuration(flags.drain_delay);
+  app.add_option("--drain_delay", drain_delay,
+                 "After SIGTERM: how long health says NOT_SERVING before jobs are cancelled")
       ->capture_default_str();
   app.add_flag("--insecure", flags.insecure,
                "Allow to listen on an address that is not loopback, without TLS");
@@ -130,6 +143,11 @@ int Main(int argc, char** argv) {
     return Fail(InvalidField(
         "--admin_port",
         absl::StrCat("is ", flags.admin_port, "; this version has no admin port, leave it at 0")));
+  }
+  if (!absl::ParseDuration(drain_delay, &flags.drain_delay) ||
+      flags.drain_delay < absl::ZeroDuration() || flags.drain_delay > absl::Hours(1)) {
+    return Fail(InvalidField("--drain_delay",
+                             absl::StrCat("\"", drain_delay, "\" is not a duration of 0s to 1h")));
   }
   const absl::StatusOr<EndSignals> signals = EndSignals::Block();
   if (!signals.ok()) return Fail(signals.status());

@@ -90,6 +90,7 @@ absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
     if (const std::vector<MemberId> there = members_.MembersOf(join.job()); !there.empty()) {
       const Blame refusal = SecondHostLocked(*job, there[0], join.host_name());
       // The host that is there is too small, or the job would be forming on it.
@@ -181,8 +182,9 @@ absl::Status Coordinator::WorkerExitedLocked(const HostMember& host,
         "worker_exited.rank",
         absl::StrCat("is ", exited.rank(), "; the world size is ", generation->ranks.size()));
   }
+  const bool joined = generation->ranks[exited.rank()].state != State::kMissing;
   job->verdict.RankExited(exited.rank(), host.name, exited.exit_code(), exited.signal(),
-                          members_.now());
+                          members_.now(), joined);
   return absl::OkStatus();
 }
 
@@ -206,6 +208,7 @@ void Coordinator::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
   members_.SetMeasuredBytes(rank, measured_bytes);
   if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
   if (!job->lifecycle.Run().ok()) return;
+  job->rate.Add(0, options_.clock->Now());
   v1::AttendResponse start;
   start.mutable_start();
   for (const RankMember& member : generation->ranks) SendLocked(member.id, start);
@@ -228,7 +231,14 @@ void Coordinator::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
   }
   job->verdict.Done(rank.rank);
   if (generation->CountAtLeast(State::kDone) < world_size) return;
-  if (job->lifecycle.Succeed(options_.clock->WallNow()).ok()) EndedLocked(*job);
+  const v1::Job& ran = job->lifecycle.proto();
+  const absl::Time now = options_.clock->WallNow();
+  const absl::Status ended =
+      ran.draining() && ran.step() < ran.steps()
+          ? job->lifecycle.EndDrained(
+                absl::StrCat("drained after step ", ran.step(), " of ", ran.steps()), now)
+          : job->lifecycle.Succeed(now);
+  if (ended.ok()) EndedLocked(*job);
 }
 
 void Coordinator::StreamBroken(MemberId member) {
@@ -286,6 +296,18 @@ absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
   return planned->SerializedPage(request.page_token());
 }
 
+v1::WatchJobResponse Coordinator::ProgressEvent(const v1::Progress& progress, const JobEntry& job) {
+  v1::WatchJobResponse event;
+  *event.mutable_progress() = progress;
+  event.mutable_progress()->clear_time_left();
+  const v1::Job& ran = job.lifecycle.proto();
+  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
+  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
+    SetDuration(*left, event.mutable_progress()->mutable_time_left());
+  }
+  return event;
+}
+
 absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
   {
     MutexLock lock(mutex_);
@@ -298,15 +320,15 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
     }
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
     job->lifecycle.SetStep(request.step());
+    job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());
     if (request.measured_bytes() > 0) {
       members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());
     }
     for (const v1::Progress& progress : request.progress()) {
       if (progress.step() <= job->progress_step) continue;
       job->progress_step = progress.step();
-      v1::WatchJobResponse event;
-      *event.mutable_progress() = progress;
-      job->events->Append(std::move(event));
+      job->lifecycle.SetLoss(progress.loss());
+      job->events->Append(ProgressEvent(progress, *job));
     }
     if (request.progress_size() > 0) LaterLocked([events = job->events] { events->Wake(); });
   }

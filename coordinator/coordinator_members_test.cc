@@ -69,6 +69,61 @@ TEST_F(CoordinatorMembersTest, FormingJobsTakeHostsInOrderOfAge) {
   EXPECT_EQ(Get("youngest").state(), v1::FORMING);
 }
 
+v1::JobSpec Attached(v1::JobSpec spec) {
+  spec.set_workload("attached");
+  return spec;
+}
+
+TEST_F(CoordinatorMembersTest, ThePoolGivesEachJobAHostWithItsKindOfProgram) {
+  const Member built_in = JoinHost("node-a", 2, "");
+  ASSERT_TRUE(Create(Attached(Spec("own", 2, 2))).ok());
+  EXPECT_FALSE(built_in.sink->form.has_value());
+  const Member trainer = JoinHost("node-b", 2, "", nullptr, "/opt/trainer");
+  ASSERT_TRUE(trainer.sink->form.has_value());
+  EXPECT_EQ(trainer.sink->form->job(), "own");
+  const Member other = JoinHost("node-c", 2, "", nullptr, "/opt/trainer");
+  ASSERT_TRUE(Create(Spec("gpt", 2, 2)).ok());
+  EXPECT_FALSE(other.sink->form.has_value());
+  ASSERT_TRUE(built_in.sink->form.has_value());
+  EXPECT_EQ(built_in.sink->form->job(), "gpt");
+}
+
+TEST_F(CoordinatorMembersTest, ABoundHostWithTheWrongProgramIsToldWhatWouldBeRight) {
+  ASSERT_TRUE(Create(Attached(Spec("own", 2, 2))).ok());
+  absl::Status refused;
+  JoinHost("node-a", 2, "own", &refused);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Reason(refused), "WRONG_PROGRAM");
+  EXPECT_TRUE(absl::StrContains(refused.message(), "--job=own -- PROGRAM")) << refused;
+  // The job waits for another.
+  EXPECT_EQ(Get("own").state(), v1::FORMING);
+  EXPECT_TRUE(JoinHost("node-a", 2, "own", nullptr, "/opt/trainer").sink->form.has_value());
+
+  // One that came before its job.
+  const Member early = JoinHost("node-b", 2, "gpt", nullptr, "/opt/trainer");
+  ASSERT_TRUE(Create(Spec("gpt", 2, 2)).ok());
+  ASSERT_TRUE(early.sink->closed.has_value());
+  EXPECT_EQ(Reason(*early.sink->closed), "WRONG_PROGRAM");
+  EXPECT_TRUE(absl::StrContains(early.sink->closed->message(), "not the program /opt/trainer"))
+      << *early.sink->closed;
+  EXPECT_TRUE(JoinHost("node-b", 2, "gpt").sink->form.has_value());
+}
+
+TEST_F(CoordinatorMembersTest, AProgramThatEndsBeforeItJoinsFailsTheJobByRank) {
+  for (const int exit_code : {0, 3}) {
+    const std::string name = absl::StrCat("own", exit_code);
+    ASSERT_TRUE(Create(Attached(Spec(name, 2, 2))).ok());
+    const Member agent = JoinHost("node-a", 2, name, nullptr, "/opt/trainer");
+    JoinRank(name, 1, 0);
+    WorkerExited(agent, 1, exit_code, 0);
+    Pass(absl::Milliseconds(500), {agent});
+    EXPECT_EQ(Get(name).state(), v1::FAILED);
+    EXPECT_EQ(Get(name).failed_rank(), 1);
+    EXPECT_EQ(Get(name).reason(), absl::StrCat("rank 1 on host node-a exited with code ", exit_code,
+                                               " before it joined the job"));
+  }
+}
+
 TEST_F(CoordinatorMembersTest, AHostBoundToAJobIsNotGivenToAnother) {
   const Member bound = JoinHost("node-a", 2, "later");
   ASSERT_TRUE(Create(Spec("gpt", 2, 2)).ok());
@@ -305,7 +360,8 @@ TEST_F(CoordinatorMembersTest, ALossWhileFormingFailsTheJob) {
   Pass(absl::Milliseconds(400), {agent, rank_0});
   EXPECT_EQ(Get("gpt").state(), v1::FAILED);
   EXPECT_EQ(Get("gpt").failed_rank(), 1);
-  EXPECT_EQ(Get("gpt").reason(), "rank 1 on host node-a exited with code 127");
+  EXPECT_EQ(Get("gpt").reason(),
+            "rank 1 on host node-a exited with code 127 before it joined the job");
 }
 
 TEST_F(CoordinatorMembersTest, AnAgentThatCannotFormSaysWhy) {

@@ -21,12 +21,14 @@ class RecordingSink final : public MemberSink {
     if (message.has_welcome()) ++welcomes;
     if (message.has_form_host()) form = message.form_host();
     if (message.has_start()) ++starts;
+    if (message.has_drain()) ++drains;
     if (message.has_end()) end = message.end();
   }
   void Close(const absl::Status& status) override { closed = status; }
 
   int welcomes = 0;
   int starts = 0;
+  int drains = 0;
   std::optional<v1::FormHost> form;
   std::optional<v1::EndGeneration> end;
   std::optional<absl::Status> closed;
@@ -69,12 +71,13 @@ class CoordinatorFixture : public ::testing::Test {
 
   // `status`: where not null, takes the join's status, which otherwise must be OK.
   Member JoinHost(const std::string& host, int local_workers, const std::string& job,
-                  absl::Status* status = nullptr) {
+                  absl::Status* status = nullptr, const std::string& program = "") {
     v1::AttendRequest request;
     v1::JoinHost* join = request.mutable_join_host();
     join->set_host_name(host);
     join->set_local_workers(local_workers);
     join->set_job(job);
+    join->set_program(program);
     join->set_incarnation(host);
     join->set_pid(7);
     return Join(request, status);

@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/errors.h"
+
 namespace tessera {
 
 void EventLog::Append(v1::WatchJobResponse event) {
@@ -20,14 +25,36 @@ void EventLog::Close() {
   closed_ = true;
 }
 
+absl::StatusOr<int64_t> EventLog::CursorOf(absl::string_view resume_token) const {
+  if (resume_token.empty()) return 0;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(resume_token, absl::MaxSplits('.', 1));
+  int64_t cursor = 0;
+  const bool whole = absl::SimpleAtoi(parts.second, &cursor) && cursor > 0 &&
+                     absl::StrCat(parts.first, ".", cursor) == resume_token;
+  if (whole && !parts.first.empty() && parts.first != id_) {
+    return absl::NotFoundError(
+        "resume_token: is of an older job of this name, which is not kept any more; watch again "
+        "without it");
+  }
+  MutexLock lock(mutex_);
+  if (!whole || parts.first != id_ || cursor > first_ + static_cast<int64_t>(events_.size())) {
+    return InvalidField("resume_token", "is of no event; watch again without it");
+  }
+  return cursor;
+}
+
 EventLog::Batch EventLog::Read(int64_t cursor, int64_t limit) const {
   MutexLock lock(mutex_);
   Batch batch;
   const int64_t last = first_ + static_cast<int64_t>(events_.size());
   batch.next = std::clamp(cursor, first_, last);
+  const int64_t missed = std::max<int64_t>(batch.next - cursor, 0);
   while (batch.next < last && static_cast<int64_t>(batch.events.size()) < limit) {
-    batch.events.push_back(events_[batch.next - first_]);
+    v1::WatchJobResponse& event = batch.events.emplace_back(events_[batch.next - first_]);
     ++batch.next;
+    event.set_resume_token(absl::StrCat(id_, ".", batch.next));
+    if (batch.events.size() == 1) event.set_missed(missed);
   }
   batch.end = closed_ && batch.next == last;
   return batch;

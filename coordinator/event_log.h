@@ -1,13 +1,17 @@
 // What watchers of one job see: its states and its training loop's lines, in the order in which
 // they happened.
 //
-//   EventLog log;
-//   log.Append(event);                                   the facade
-//   EventLog::Batch batch = log.Read(cursor, 64);        a watcher; goes on at batch.next
+//   EventLog log(/*id=*/"17");
+//   log.Append(event);                                        the facade
+//   TESSERA_ASSIGN_OR_RETURN(int64_t cursor, log.CursorOf(request.resume_token()));
+//   EventLog::Batch batch = log.Read(cursor, 64);             a watcher; goes on at batch.next
 //
-// Holds the last `max_events` events; a watcher that comes later than that misses the oldest. A
-// watcher is woken after events were appended and reads at its own pace, so a slow one costs no
-// memory.
+// Holds the last `max_events` events; a watcher that comes later than that misses the oldest and is
+// told how many. A watcher is woken after events were appended and reads at its own pace, so a slow
+// one costs no memory.
+//
+// Every event that is read carries a resume token, which names the log and the place behind the
+// event: a watcher whose stream broke goes on there, with neither loss nor repetition.
 //
 // Thread-safe. Wake calls watchers and holds no lock while it does.
 #ifndef TESSERA_COORDINATOR_EVENT_LOG_H_
@@ -16,9 +20,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/mutex.h"
 #include "tessera/v1/job_service.pb.h"
 
@@ -34,18 +41,25 @@ class JobWatcher {
 class EventLog {
  public:
   struct Batch {
+    // With resume_token; the first also with `missed`.
     std::vector<v1::WatchJobResponse> events;
     int64_t next = 0;
     // Nothing will come after these.
     bool end = false;
   };
 
-  explicit EventLog(int64_t max_events = 10000) : max_events_(max_events) {}
+  // `id`: of no other job, nor of an earlier one of the same name. No '.' in it.
+  explicit EventLog(std::string id, int64_t max_events = 10000)
+      : id_(std::move(id)), max_events_(max_events) {}
 
   void Append(v1::WatchJobResponse event);
   // After the last event.
   void Close();
-  // At most `limit` events from `cursor` (0: the oldest).
+
+  // Where to read on for a resume token; 0, the oldest event, for "". INVALID_ARGUMENT (field
+  // resume_token): no log has made it. NOT_FOUND: another log made it.
+  absl::StatusOr<int64_t> CursorOf(absl::string_view resume_token) const;
+  // At most `limit` events from `cursor`.
   Batch Read(int64_t cursor, int64_t limit) const;
 
   // A watcher is dropped by letting go of it.
@@ -53,6 +67,7 @@ class EventLog {
   void Wake();
 
  private:
+  const std::string id_;
   const int64_t max_events_;
   mutable Mutex mutex_;
   std::deque<v1::WatchJobResponse> events_ ABSL_GUARDED_BY(mutex_);

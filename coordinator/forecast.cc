@@ -75,7 +75,8 @@ v1::HostForecast ForecastHost(const v1::Layout& layout, int local_ranks) {
   return host;
 }
 
-int64_t WireBytes(const v1::Plan& plan, const v1::Layout& layout) {
+int64_t WireBytes(const v1::Plan& plan, const v1::Layout& layout, int64_t micro_batches,
+                  int64_t reductions) {
   int64_t bytes = 0;
   for (int i = 0; i < plan.units_size(); ++i) {
     const v1::Unit& unit = plan.units(i);
@@ -83,8 +84,8 @@ int64_t WireBytes(const v1::Plan& plan, const v1::Layout& layout) {
     bool trained = false;
     for (const v1::UnitParameter& parameter : unit.parameters())
       trained |= parameter.requires_grad();
-    const int64_t per_element =
-        gathers * DTypeBytes(unit.param_dtype()) + (trained ? DTypeBytes(unit.reduce_dtype()) : 0);
+    const int64_t per_element = micro_batches * gathers * DTypeBytes(unit.param_dtype()) +
+                                (trained ? reductions * DTypeBytes(unit.reduce_dtype()) : 0);
     bytes += (layout.shard_count() - 1) * layout.units(i).shard_numel() * per_element;
   }
   return bytes;
@@ -93,7 +94,7 @@ int64_t WireBytes(const v1::Plan& plan, const v1::Layout& layout) {
 }  // namespace
 
 v1::Forecast MakeForecast(const v1::Plan& plan, const v1::Layout& layout, int local_world_size,
-                          int64_t micro_batches) {
+                          int64_t micro_batches, int64_t reductions) {
   v1::Forecast forecast;
   v1::RankForecast rank = ForecastRank(plan, layout);
   for (int i = 0; i < layout.world_size(); ++i) {
@@ -107,7 +108,7 @@ v1::Forecast MakeForecast(const v1::Plan& plan, const v1::Layout& layout, int lo
   }
   // The workload's own; nothing here knows what it computes.
   forecast.set_activation_certainty(v1::Forecast::UNKNOWN);
-  forecast.set_wire_bytes_per_step(micro_batches * WireBytes(plan, layout));
+  forecast.set_wire_bytes_per_step(WireBytes(plan, layout, micro_batches, reductions));
   return forecast;
 }
 

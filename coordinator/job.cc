@@ -10,6 +10,8 @@
 namespace tessera {
 namespace {
 
+constexpr char kDrained[] = "DRAINED";
+
 bool IsAllowed(v1::JobState from, v1::JobState to) {
   switch (to) {
     case v1::SEALED:
@@ -52,8 +54,8 @@ absl::Status JobLifecycle::MoveTo(v1::JobState next) {
   return absl::OkStatus();
 }
 
-void JobLifecycle::End(absl::StatusCode code, std::string reason, absl::Time ended) {
-  if (code != absl::StatusCode::kOk) job_.set_reason_code(absl::StatusCodeToString(code));
+void JobLifecycle::End(std::string code, std::string reason, absl::Time ended) {
+  job_.set_reason_code(std::move(code));
   job_.set_reason(std::move(reason));
   SetTimestamp(ended, job_.mutable_end_time());
 }
@@ -66,21 +68,41 @@ absl::Status JobLifecycle::Run() { return MoveTo(v1::RUNNING); }
 
 absl::Status JobLifecycle::Succeed(absl::Time ended) {
   TESSERA_RETURN_IF_ERROR(MoveTo(v1::SUCCEEDED));
-  End(absl::StatusCode::kOk, "", ended);
+  End("", "", ended);
   return absl::OkStatus();
 }
 
 absl::Status JobLifecycle::Fail(const Blame& blame, absl::Time ended) {
   TESSERA_RETURN_IF_ERROR(MoveTo(v1::FAILED));
-  End(blame.code, blame.reason, ended);
+  End(absl::StatusCodeToString(blame.code), blame.reason, ended);
   if (blame.rank.has_value()) job_.set_failed_rank(*blame.rank);
   return absl::OkStatus();
 }
 
 absl::Status JobLifecycle::Cancel(absl::StatusCode code, std::string reason, absl::Time ended) {
   TESSERA_RETURN_IF_ERROR(MoveTo(v1::CANCELLED));
-  End(code, std::move(reason), ended);
+  End(absl::StatusCodeToString(code), std::move(reason), ended);
   return absl::OkStatus();
+}
+
+absl::Status JobLifecycle::Drain() {
+  if (job_.state() != v1::RUNNING) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job_.name(), " is ", v1::JobState_Name(job_.state()), ", which cannot be drained"));
+  }
+  job_.set_draining(true);
+  job_.set_reason("is drained: it stops after the step that it is in");
+  return absl::OkStatus();
+}
+
+absl::Status JobLifecycle::EndDrained(std::string reason, absl::Time ended) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::CANCELLED));
+  End(kDrained, std::move(reason), ended);
+  return absl::OkStatus();
+}
+
+bool JobLifecycle::drained() const {
+  return job_.state() == v1::CANCELLED && job_.reason_code() == kDrained;
 }
 
 void JobLifecycle::SetReason(std::string reason) {

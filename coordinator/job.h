@@ -6,6 +6,7 @@
 //
 //   DRAFT -> SEALED -> FORMING -> RUNNING -> SUCCEEDED
 //   any state that is not an end -> FAILED, CANCELLED
+// A RUNNING job may be draining: it goes on to CANCELLED when its ranks have stopped.
 // A state that has ended never changes again. RECOVERING has no way in yet.
 //
 // Pure: no clock, no lock. Every transition returns FAILED_PRECONDITION, and changes nothing, where
@@ -43,6 +44,10 @@ class JobLifecycle {
   absl::Status Succeed(absl::Time ended);
   absl::Status Fail(const Blame& blame, absl::Time ended);
   absl::Status Cancel(absl::StatusCode code, std::string reason, absl::Time ended);
+  // From RUNNING: the job is draining from now on.
+  absl::Status Drain();
+  // CANCELLED, with the reason code DRAINED.
+  absl::Status EndDrained(std::string reason, absl::Time ended);
 
   // Why a live job is in its state; gone with the next state.
   void SetReason(std::string reason);
@@ -50,14 +55,17 @@ class JobLifecycle {
   void SetGeneration(int64_t generation, int world_size);
   // Steps committed; an older figure is ignored.
   void SetStep(int64_t step);
+  void SetLoss(double loss) { job_.set_loss(loss); }
 
   bool ended() const { return IsEnd(job_.state()); }
   v1::JobState state() const { return job_.state(); }
+  // It is CANCELLED because it was drained.
+  bool drained() const;
   const v1::Job& proto() const { return job_; }
 
  private:
   absl::Status MoveTo(v1::JobState next);
-  void End(absl::StatusCode code, std::string reason, absl::Time ended);
+  void End(std::string code, std::string reason, absl::Time ended);
 
   v1::Job job_;
 };

@@ -56,13 +56,19 @@ int64_t TotalBytes(const v1::Forecast& forecast) {
   return bytes;
 }
 
+v1::Forecast ForecastOf(const v1::Plan& plan, const v1::Layout& layout,
+                        const v1::JobSpec& resolved) {
+  const int64_t micro_batches = resolved.micro_batches();
+  return MakeForecast(plan, layout, layout.world_size(), micro_batches,
+                      resolved.memory().accumulate_unsynchronized() ? 1 : micro_batches);
+}
+
 // What `auto` took and what the other choice would have cost.
 absl::StatusOr<std::string> WhyResident(const JobPlan& planned, v1::JobSpec resolved) {
   resolved.mutable_memory()->set_unshard("slots");
   const int world_size = planned.layout.world_size();
   TESSERA_ASSIGN_OR_RETURN(const v1::Layout slots, MakeLayout(planned.plan, resolved, world_size));
-  const v1::Forecast forecast =
-      MakeForecast(planned.plan, slots, world_size, resolved.micro_batches());
+  const v1::Forecast forecast = ForecastOf(planned.plan, slots, resolved);
   return absl::StrCat(
       "memory.unshard auto took resident, since all ranks share one host: nothing "
       "is moved to unshard, and the host maps ",
@@ -77,8 +83,7 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(planned.plan,
                            MakePlan(model, resolved.wrap(), resolved.mixed_precision()));
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
-  planned.forecast =
-      MakeForecast(planned.plan, planned.layout, world_size, resolved.micro_batches());
+  planned.forecast = ForecastOf(planned.plan, planned.layout, resolved);
   if (resolved.memory().unshard() == "auto" && planned.layout.device() == v1::CUDA) {
     planned.layout.add_notes("memory.unshard auto took slots, since GPUs share no memory.");
   } else if (resolved.memory().unshard() == "auto") {
@@ -102,13 +107,17 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                               absl::string_view advice) {
     return InvalidField(field, absl::StrCat("\"", value, "\" is not available yet; use ", advice));
   };
-  if (resolved.workload() != "gpt") return unavailable("workload", resolved.workload(), "gpt");
-  if (resolved.model().builtin() != "gpt") {
+  // What an attached program makes of its model is its own affair.
+  const bool gpt = resolved.workload() == "gpt";
+  if (!gpt && resolved.workload() != "attached") {
+    return unavailable("workload", resolved.workload(), "gpt or attached");
+  }
+  if (gpt && resolved.model().builtin() != "gpt") {
     return InvalidField("model",
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
-                        "only plan this model");
+                        "give the workload attached and a program that trains this model");
   }
-  if (resolved.device() == "cuda" && resolved.workload() == "gpt") {
+  if (gpt && resolved.device() == "cuda") {
     return InvalidField("device",
                         "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
                         "attach a program that computes on GPUs");

@@ -128,6 +128,21 @@ TEST(JobPlannerTest, EveryMicroBatchTravels) {
             3 * Planned(Job(), 2).forecast.wire_bytes_per_step());
 }
 
+TEST(JobPlannerTest, AccumulationReducesOnceAndKeepsEveryUnitsGradients) {
+  const JobPlan planned =
+      Planned(Job(R"(,"micro_batches":3,"memory":{"accumulate_unsynchronized":true})"), 2);
+  // All gathers of three micro-batches, one reduction.
+  EXPECT_EQ(planned.forecast.wire_bytes_per_step(),
+            4 * 99'136 * (3 * 8 + 4) + 20'608 * (3 * 4 + 4));
+  // Of each rank as much as all units unsharded, in slots of 128 bytes' alignment.
+  const v1::HostForecast& host = planned.forecast.hosts(0);
+  EXPECT_EQ(planned.layout.gradient_slots_size(), 5);
+  EXPECT_EQ(host.unsharded_gradient_bytes(), 2 * 3'337'216);
+  EXPECT_EQ(host.gradient_file_bytes(), 2 * 3'338'240);
+  // Of each rank: 4,096 fixed, and 16 bytes for each of 10 slots; 4,096 for the host.
+  EXPECT_EQ(host.control_bytes(), 12'288);
+}
+
 TEST(JobPlannerTest, PlanDoesNotKnowTheWorldSize) {
   const JobPlan two = Planned(Job(), 2);
   const JobPlan three = Planned(Job(), 3);
@@ -211,6 +226,15 @@ TEST(CheckRunnableTest, TheDefaultJobRuns) {
   EXPECT_TRUE(CheckRunnable(explicit_fp32, Planned(explicit_fp32, 2).plan).ok());
 }
 
+TEST(CheckRunnableTest, AttachedProgramsTrainAnyModel) {
+  const v1::JobSpec own = Job(
+      R"(,"workload":"attached","wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[
+      {"name":"w","shape":[8],"dtype":"float32"}]}}})");
+  EXPECT_TRUE(CheckRunnable(own, Planned(own, 2).plan).ok());
+  const v1::JobSpec builtin = Job(R"(,"workload":"attached")");
+  EXPECT_TRUE(CheckRunnable(builtin, Planned(builtin, 2).plan).ok());
+}
+
 TEST(CheckRunnableTest, NamesWhatComesLater) {
   const std::string spec =
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
@@ -232,7 +256,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   cases.emplace_back(job, "mesh.strategy", "use full_shard");
   job = Job();
   job.set_workload("replay");
-  cases.emplace_back(job, "workload", "use gpt");
+  cases.emplace_back(job, "workload", "use gpt or attached");
   for (auto& [resolved, field, because] : cases) {
     v1::JobSpec plannable = Job(field == "model" ? spec : "");
     *plannable.mutable_mixed_precision() = resolved.mixed_precision();

@@ -15,15 +15,19 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
                            public std::enable_shared_from_this<WatchReactor> {
  public:
   // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
-  static WatchReactor* Start(std::shared_ptr<EventLog> events) {
-    auto reactor = std::make_shared<WatchReactor>(std::move(events));
+  // `resume_token`: "", or one whose cursor is given.
+  static WatchReactor* Start(std::shared_ptr<EventLog> events, const std::string& resume_token,
+                             int64_t cursor) {
+    auto reactor = std::make_shared<WatchReactor>(std::move(events), cursor);
     reactor->self_ = reactor;
+    if (!resume_token.empty()) reactor->Open(resume_token);
     reactor->events_->AddWatcher(reactor);
     reactor->Pump();
     return reactor.get();
   }
 
-  explicit WatchReactor(std::shared_ptr<EventLog> events) : events_(std::move(events)) {}
+  WatchReactor(std::shared_ptr<EventLog> events, int64_t cursor)
+      : events_(std::move(events)), cursor_(cursor) {}
 
   void Wake() override { Pump(); }
 
@@ -47,6 +51,17 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
   void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
 
  private:
+  // The first message of a stream that goes on with an earlier one: so the client knows that it is
+  // heard, also where nothing happens for long. Called first of all.
+  void Open(const std::string& resume_token) {
+    {
+      MutexLock lock(mutex_);
+      writing_ = true;
+    }
+    event_.set_resume_token(resume_token);
+    StartWrite(&event_);
+  }
+
   // Starts the next write, or finishes; whoever sets writing_ or finished_ is the only one who
   // acts.
   void Pump() {
@@ -75,7 +90,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
   std::shared_ptr<WatchReactor> self_;
   v1::WatchJobResponse event_;  // of whoever set writing_
   Mutex mutex_;
-  int64_t cursor_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t cursor_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client went away
@@ -104,13 +119,21 @@ grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* contex
   return Reply(context, coordinator_->GetJob(request->name()), response);
 }
 
+grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* context,
+                                               const v1::ListJobsRequest* request,
+                                               v1::ListJobsResponse* response) {
+  return Reply(context, coordinator_->ListJobs(*request), response);
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
   const absl::Status status = CheckJobName("name", request->name());
   if (!status.ok()) return new RefusedWatch(status);
   absl::StatusOr<std::shared_ptr<EventLog>> events = coordinator_->WatchJob(request->name());
   if (!events.ok()) return new RefusedWatch(events.status());
-  return WatchReactor::Start(*std::move(events));
+  const absl::StatusOr<int64_t> cursor = (*events)->CursorOf(request->resume_token());
+  if (!cursor.ok()) return new RefusedWatch(cursor.status());
+  return WatchReactor::Start(*std::move(events), request->resume_token(), *cursor);
 }
 
 grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
@@ -120,6 +143,14 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* con
   if (!status.ok()) return Reply(context, status);
   return Reply(context, coordinator_->CancelJob(request->name(), request->reason()),
                response->mutable_job());
+}
+
+grpc::ServerUnaryReactor* JobService::DrainJob(grpc::CallbackServerContext* context,
+                                               const v1::DrainJobRequest* request,
+                                               v1::DrainJobResponse* response) {
+  const absl::Status status = CheckJobName("name", request->name());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->DrainJob(request->name()), response->mutable_job());
 }
 
 grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* context,

@@ -108,6 +108,31 @@ TEST(JobLifecycleTest, AnEndIsFinal) {
   EXPECT_FALSE(job.proto().has_failed_rank());
 }
 
+TEST(JobLifecycleTest, ADrainedJobIsCancelledAndSaysSo) {
+  JobLifecycle job = RunningJob();
+  ASSERT_TRUE(job.Drain().ok());
+  EXPECT_EQ(job.state(), v1::RUNNING);
+  EXPECT_TRUE(job.proto().draining());
+  EXPECT_FALSE(job.drained());
+  ASSERT_TRUE(job.EndDrained("drained after step 3 of 9", kEnded).ok());
+  EXPECT_EQ(job.state(), v1::CANCELLED);
+  EXPECT_EQ(job.proto().reason_code(), "DRAINED");
+  EXPECT_EQ(job.proto().reason(), "drained after step 3 of 9");
+  EXPECT_TRUE(job.drained());
+}
+
+TEST(JobLifecycleTest, OnlyARunningJobDrains) {
+  JobLifecycle job("gpt", 1, kCreated);
+  EXPECT_EQ(job.Drain().message(), "job gpt is DRAFT, which cannot be drained");
+  EXPECT_FALSE(job.proto().draining());
+  job = RunningJob();
+  ASSERT_TRUE(job.Cancel(absl::StatusCode::kCancelled, "enough", kEnded).ok());
+  EXPECT_EQ(job.Drain().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(job.EndDrained("late", kEnded).ok());
+  EXPECT_FALSE(job.drained());
+  EXPECT_EQ(job.proto().reason(), "enough");
+}
+
 TEST(JobLifecycleTest, StepsAndGenerationsOnlyGrow) {
   JobLifecycle job = RunningJob();
   job.SetStep(7);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/control_file.h"
 #include "common/dtype.h"
@@ -82,11 +83,24 @@ struct SlotNeeds {
   int below_root_units = 0;          // with elements
 };
 
-SlotNeeds NeedsOf(const v1::Plan& plan, const v1::Layout& layout) {
+bool AnyUnit(const v1::Unit& /*unit*/) { return true; }
+
+int64_t UnshardedBytes(const v1::Plan& plan, const v1::Layout& layout, int unit) {
+  return layout.units(unit).padded_numel() * DTypeBytes(plan.units(unit).param_dtype());
+}
+
+bool Trainable(const v1::Unit& unit) {
+  return std::any_of(unit.parameters().begin(), unit.parameters().end(),
+                     [](const v1::UnitParameter& p) { return p.requires_grad(); });
+}
+
+// Of the units that `wanted` is true for.
+SlotNeeds NeedsOf(const v1::Plan& plan, const v1::Layout& layout,
+                  absl::FunctionRef<bool(const v1::Unit&)> wanted) {
   SlotNeeds needs;
   for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = layout.units(i).padded_numel() * DTypeBytes(plan.units(i).param_dtype());
-    if (bytes == 0) continue;
+    const int64_t bytes = UnshardedBytes(plan, layout, i);
+    if (bytes == 0 || !wanted(plan.units(i))) continue;
     const size_t level = layout.units(i).level();
     if (needs.level_bytes.size() <= level) needs.level_bytes.resize(level + 1, 0);
     needs.level_bytes[level] = std::max(needs.level_bytes[level], bytes);
@@ -123,11 +137,28 @@ void PlaceSlots(const SlotNeeds& needs, int64_t spares, int64_t min_slots, Slots
   for (int64_t i = 0; i < spares; ++i) AddSlot(needs.below_root_bytes, slots);
 }
 
-// Each unit for ever in a place of its own.
-void PlaceResidentUnits(const v1::Plan& plan, const v1::Layout& layout, Slots* slots) {
+// Each unit that `wanted` is true for, for ever in a place of its own.
+void PlaceUnits(const v1::Plan& plan, const v1::Layout& layout,
+                absl::FunctionRef<bool(const v1::Unit&)> wanted, Slots* slots) {
   for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = layout.units(i).padded_numel() * DTypeBytes(plan.units(i).param_dtype());
-    if (bytes > 0) AddSlot(bytes, slots)->set_unit(i);
+    const int64_t bytes = UnshardedBytes(plan, layout, i);
+    if (bytes > 0 && wanted(plan.units(i))) AddSlot(bytes, slots)->set_unit(i);
+  }
+}
+
+// Units that nothing trains have no gradients, but their masters are gathered through a slot.
+void PlaceGradients(const v1::Plan& plan, bool accumulate, v1::Layout* layout) {
+  Slots* slots = layout->mutable_gradient_slots();
+  if (accumulate) {
+    PlaceUnits(plan, *layout, Trainable, slots);
+    const auto frozen = [](const v1::Unit& unit) { return !Trainable(unit); };
+    PlaceSlots(NeedsOf(plan, *layout, frozen), /*spares=*/0, /*min_slots=*/0, slots);
+  } else {
+    PlaceSlots(NeedsOf(plan, *layout, AnyUnit), /*spares=*/1, /*min_slots=*/0, slots);
+  }
+  // Of a file; a GPU's slots are in none.
+  if (layout->device() != v1::CUDA) {
+    layout->set_gradient_stride_bytes(RoundUp(EndOf(*slots), kPageBytes));
   }
 }
 
@@ -225,20 +256,15 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& r
     TESSERA_ASSIGN_OR_RETURN(*layout.add_units(), LayOutUnit(unit, resolved.wrap(), world_size));
   }
   SetLevels(plan, &layout);
-  const SlotNeeds needs = NeedsOf(plan, layout);
   const int64_t max_live = resolved.memory().max_live_units();
   if (resident) {
-    PlaceResidentUnits(plan, layout, layout.mutable_unsharded_slots());
+    PlaceUnits(plan, layout, AnyUnit, layout.mutable_unsharded_slots());
   } else {
-    PlaceSlots(needs, layout.prefetch(), max_live == 0 ? 0 : max_live + layout.prefetch(),
-               layout.mutable_unsharded_slots());
+    PlaceSlots(NeedsOf(plan, layout, AnyUnit), layout.prefetch(),
+               max_live == 0 ? 0 : max_live + layout.prefetch(), layout.mutable_unsharded_slots());
   }
-  PlaceSlots(needs, /*spares=*/1, /*min_slots=*/0, layout.mutable_gradient_slots());
-  if (layout.device() == v1::CUDA) {
-    layout.set_staging_bytes(StagingBytes(plan, layout));
-  } else {
-    layout.set_gradient_stride_bytes(RoundUp(EndOf(layout.gradient_slots()), kPageBytes));
-  }
+  PlaceGradients(plan, resolved.memory().accumulate_unsynchronized(), &layout);
+  if (layout.device() == v1::CUDA) layout.set_staging_bytes(StagingBytes(plan, layout));
   PlaceRankFile(plan, OptimizerStateArrays(resolved.optimizer()), &layout);
   TESSERA_RETURN_IF_ERROR(CheckTotal(layout));
   layout.set_layout_fingerprint(LayoutFingerprint(layout, layout.units()));

@@ -7,7 +7,9 @@
 // `prefetch` spares as large as the largest unit below the root; memory.max_live_units adds spares
 // until there are max_live_units + prefetch slots. There are never more slots below the root than
 // units to put into them. Gradient slots are the same with one spare: a unit's gradients are
-// written while those before it are still being reduced.
+// written while those before it are still being reduced. With memory.accumulate_unsynchronized
+// instead each unit with a trainable parameter has a gradient slot of its own, and units without
+// one (their masters are gathered through gradient slots) one slot a level.
 //
 // Resident (memory.unshard resident or auto): instead of unsharded slots that take turns, a place
 // for each unit with elements, and nothing is gathered ahead.

@@ -200,6 +200,26 @@ TEST(LayoutTest, ResidentInLowPrecisionKeepsMastersApart) {
   EXPECT_EQ(layout.rank_file().total_bytes(), 4160 + 64 * (4 + 4 + 8) + 64 * 12);
 }
 
+TEST(LayoutTest, AccumulationGivesEachTrainedUnitAGradientSlotAndFrozenOnesOneALevel) {
+  v1::Plan plan;
+  AddUnit("a", {32}, 4, &plan);
+  AddUnit("b", {40}, 4, &plan);
+  AddUnit("c", {64}, 4, &plan, v1::BFLOAT16);
+  AddUnit("d", {}, 4, &plan);
+  AddUnit("", {100}, -1, &plan);
+  plan.mutable_units(1)->mutable_parameters(0)->set_requires_grad(false);
+  const v1::JobSpec job =
+      Job(absl::StrCat(kTight, R"(,"memory":{"accumulate_unsynchronized":true})"));
+  for (const char* unshard : {"slots", "resident"}) {
+    v1::JobSpec with_mode = job;
+    with_mode.mutable_memory()->set_unshard(unshard);
+    const v1::Layout layout = Layout(plan, with_mode, 2);
+    EXPECT_THAT(Shape(layout.gradient_slots()),
+                ElementsAre("0+128@unit 0", "128+128@unit 2", "256+400@unit 4", "768+160@1"));
+    EXPECT_EQ(layout.gradient_stride_bytes(), 4096);
+  }
+}
+
 TEST(LayoutTest, SgdKeepsWhatItNeeds) {
   v1::Plan plan;
   AddUnit("", {32}, -1, &plan);

@@ -63,6 +63,7 @@ MemberId Membership::AddHost(const v1::JoinHost& join, absl::Duration lease) {
   host.name = join.host_name();
   host.local_workers = join.local_workers();
   host.bound_job = join.job();
+  host.program = join.program();
   host.incarnation = join.incarnation();
   host.pid = join.pid();
   host.lease = lease;

@@ -46,6 +46,7 @@ struct HostMember {
   int local_workers = 0;
   std::string bound_job;  // "": from the pool
   std::string job;        // that it serves; "": it waits
+  std::string program;    // "": the workloads of its own build
   std::string incarnation;
   int64_t pid = 0;
   absl::Duration lease;

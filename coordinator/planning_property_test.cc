@@ -63,6 +63,7 @@ class TreeMaker {
     if (Below(3) == 0) job.mutable_mixed_precision()->set_reduce_dtype("fp16");
     job.mutable_memory()->set_prefetch(Below(4));
     job.mutable_memory()->set_max_live_units(Below(2) * Below(9));
+    job.mutable_memory()->set_accumulate_unsynchronized(Below(2) == 0);
     auto resolved = ResolveJobSpec(std::move(job));
     EXPECT_TRUE(resolved.ok()) << resolved.status();
     return *std::move(resolved);
@@ -250,9 +251,10 @@ void CheckSlots(const v1::Plan& plan, const v1::Layout& layout,
 }
 
 // Every unit with elements has one place, of its own length.
-void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout, Intervals* placed) {
+void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout,
+                 const google::protobuf::RepeatedPtrField<v1::Slot>& slots, Intervals* placed) {
   std::vector<int> places(plan.units_size(), 0);
-  for (const v1::Slot& slot : layout.unsharded_slots()) {
+  for (const v1::Slot& slot : slots) {
     placed->Add(slot.offset_bytes(), slot.bytes(), 128);
     ++places[slot.unit()];
     EXPECT_EQ(slot.bytes(), layout.units(slot.unit()).padded_numel() *
@@ -312,11 +314,15 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   EXPECT_EQ(layout.rank_file().undo_bytes(), largest);
   EXPECT_EQ(rank_file.CheckedEnd(), layout.rank_file().total_bytes());
   if (layout.unshard_mode() == v1::RESIDENT) {
-    CheckPlaces(planned.plan, layout, &unsharded);
+    CheckPlaces(planned.plan, layout, layout.unsharded_slots(), &unsharded);
   } else {
     CheckSlots(planned.plan, layout, layout.unsharded_slots(), &unsharded);
   }
-  CheckSlots(planned.plan, layout, layout.gradient_slots(), &gradients);
+  if (job.memory().accumulate_unsynchronized()) {
+    CheckPlaces(planned.plan, layout, layout.gradient_slots(), &gradients);
+  } else {
+    CheckSlots(planned.plan, layout, layout.gradient_slots(), &gradients);
+  }
   const bool gpu = layout.device() == v1::CUDA;
   const int64_t unsharded_file = RoundUp(unsharded.CheckedEnd(), 4096);
   const int64_t gradient_part = RoundUp(gradients.CheckedEnd(), 4096);

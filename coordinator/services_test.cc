@@ -236,6 +236,94 @@ TEST_F(ServicesTest, WatchShowsWhatHappenedAndEndsWithTheJob) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
+// Reads `count` messages of a watch that begins with `token`, then breaks it off.
+std::vector<v1::WatchJobResponse> ReadWatch(v1::JobService::Stub* jobs, const std::string& token,
+                                            int count) {
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name("gpt");
+  request.set_resume_token(token);
+  auto reader = jobs->WatchJob(&context, request);
+  std::vector<v1::WatchJobResponse> messages(count);
+  for (v1::WatchJobResponse& message : messages) EXPECT_TRUE(reader->Read(&message));
+  context.TryCancel();
+  reader->Finish();
+  return messages;
+}
+
+TEST_F(ServicesTest, AWatchGoesOnAfterTheEventOfItsToken) {
+  ASSERT_TRUE(Create(CreateRequest("gpt", 2)).ok());
+  const auto first = ReadWatch(jobs_.get(), "", 1);
+  EXPECT_EQ(first[0].job().state(), v1::FORMING);
+  const std::string token = first[0].resume_token();
+  ASSERT_NE(token, "");
+  // That the stream is open is said before there is anything new.
+  const auto open = ReadWatch(jobs_.get(), token, 1);
+  EXPECT_EQ(open[0].event_case(), v1::WatchJobResponse::EVENT_NOT_SET);
+  EXPECT_EQ(open[0].resume_token(), token);
+  ASSERT_TRUE(coordinator_.CancelJob("gpt", "enough").ok());
+  const auto rest = ReadWatch(jobs_.get(), token, 2);
+  EXPECT_EQ(rest[0].event_case(), v1::WatchJobResponse::EVENT_NOT_SET);
+  EXPECT_EQ(rest[1].job().state(), v1::CANCELLED);
+  EXPECT_NE(rest[1].resume_token(), token);
+
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name("gpt");
+  request.set_resume_token("nonsense");
+  v1::WatchJobResponse event;
+  auto reader = jobs_->WatchJob(&context, request);
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(Field(FromGrpcStatus(reader->Finish())), "resume_token");
+}
+
+TEST_F(ServicesTest, JobsAreListedInPages) {
+  for (const char* name : {"a", "b"}) ASSERT_TRUE(Create(CreateRequest(name, 1)).ok());
+  v1::ListJobsRequest request;
+  request.set_page_size(1);
+  v1::ListJobsResponse page;
+  for (const char* name : {"b", "a"}) {
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs_->ListJobs(&context, request, &page).ok());
+    ASSERT_EQ(page.jobs_size(), 1);
+    EXPECT_EQ(page.jobs(0).name(), name);
+    request.set_page_token(page.next_page_token());
+  }
+  EXPECT_EQ(request.page_token(), "");
+  request.set_page_size(-1);
+  grpc::ClientContext context;
+  EXPECT_EQ(Field(FromGrpcStatus(jobs_->ListJobs(&context, request, &page))), "page_size");
+}
+
+TEST_F(ServicesTest, ADrainReachesTheRanks) {
+  ASSERT_TRUE(Create(CreateRequest("gpt", 1)).ok());
+  Stream agent(members_.get(), HostJoin("gpt", 1));
+  agent.Read();
+  const v1::FormHost form = agent.Read().form_host();
+  Stream rank(members_.get(), RankJoin(form.assignments(0)));
+  EXPECT_TRUE(rank.Read().has_welcome());
+  v1::AttendRequest ready;
+  ready.mutable_rank_ready();
+  rank.Write(ready);
+  EXPECT_TRUE(rank.Read().has_start());
+  v1::DrainJobRequest request;
+  v1::DrainJobResponse response;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(Field(FromGrpcStatus(jobs_->DrainJob(&context, request, &response))), "name");
+  }
+  request.set_name("gpt");
+  grpc::ClientContext context;
+  ASSERT_TRUE(jobs_->DrainJob(&context, request, &response).ok());
+  EXPECT_TRUE(response.job().draining());
+  EXPECT_TRUE(rank.Read().has_drain());
+  v1::AttendRequest leave;
+  leave.mutable_leave();
+  rank.Write(leave);
+  EXPECT_EQ(agent.Read().end().state(), v1::CANCELLED);
+  EXPECT_EQ(Get("gpt").job().reason_code(), "DRAINED");
+}
+
 TEST_F(ServicesTest, ABrokenStreamOfTheAgentFailsTheJobNamingTheHost) {
   ASSERT_TRUE(Create(CreateRequest("gpt", 2)).ok());
   grpc::ClientContext context;

@@ -24,7 +24,8 @@ absl::Status Check(const v1::OperationSample& sample, int units) {
         absl::StrCat("is ", static_cast<int>(sample.operation()), ", which is unknown"));
   }
   if (sample.count() < 0 || sample.bytes() < 0 || !IsDuration(sample.median_us()) ||
-      !IsDuration(sample.total_us())) {
+      !IsDuration(sample.total_us()) || !IsDuration(sample.p90_us()) ||
+      !IsDuration(sample.p99_us())) {
     return InvalidField("samples", absl::StrCat("unit ", sample.unit(),
                                                 " has a figure that is negative or not finite"));
   }
@@ -42,7 +43,7 @@ absl::Status StatsStore::Record(
   for (const v1::OperationSample& sample : samples) {
     std::vector<Sample>& of_ranks = samples_[{sample.unit(), sample.operation()}];
     of_ranks.resize(ranks_);
-    of_ranks[rank] = {sample.median_us(), sample.count()};
+    of_ranks[rank] = {sample.median_us(), sample.p90_us(), sample.p99_us(), sample.count()};
   }
   return absl::OkStatus();
 }
@@ -59,6 +60,8 @@ std::vector<v1::OperationStats> StatsStore::Summarise(int unit) const {
       if (sample.count == 0) continue;
       medians.push_back(sample.median_us);
       stats.set_count(std::max(stats.count(), sample.count));
+      stats.set_p90_us(std::max(stats.p90_us(), sample.p90_us));
+      stats.set_p99_us(std::max(stats.p99_us(), sample.p99_us));
       if (sample.median_us > slowest) {
         slowest = sample.median_us;
         stats.set_slowest_rank(rank);

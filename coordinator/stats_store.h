@@ -31,12 +31,15 @@ class StatsStore {
 
   // Minimum, median and maximum over ranks of each rank's median; for an even number of ranks the
   // median is the mean of the middle two. The slowest rank is the lowest of those with the maximum.
+  // Percentiles: the greatest that a rank has.
   // Operations that no rank did are left out.
   std::vector<v1::OperationStats> Summarise(int unit) const;
 
  private:
   struct Sample {
     double median_us = 0;
+    double p90_us = 0;
+    double p99_us = 0;
     int64_t count = 0;  // 0: the rank has not sent one
   };
 

@@ -36,6 +36,26 @@ TEST(StatsStoreTest, SummarisesOverRanks) {
   EXPECT_EQ(summary[0].count(), 12);
 }
 
+TEST(StatsStoreTest, PercentilesAreTheWorstRanks) {
+  StatsStore stats(1, 3);
+  const double p90[] = {5, 9, 7};
+  const double p99[] = {40, 10, 8};
+  for (int rank = 0; rank < 3; ++rank) {
+    Samples samples = One(0, v1::WAIT, 4.0);
+    samples[0].set_p90_us(p90[rank]);
+    samples[0].set_p99_us(p99[rank]);
+    ASSERT_TRUE(stats.Record(rank, samples).ok());
+  }
+  EXPECT_EQ(stats.Summarise(0)[0].p90_us(), 9);
+  EXPECT_EQ(stats.Summarise(0)[0].p99_us(), 40);
+  // The newest of a rank counts.
+  Samples samples = One(0, v1::WAIT, 4.0);
+  samples[0].set_p90_us(6);
+  samples[0].set_p99_us(6);
+  ASSERT_TRUE(stats.Record(0, samples).ok());
+  EXPECT_EQ(stats.Summarise(0)[0].p99_us(), 10);
+}
+
 TEST(StatsStoreTest, MedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
   StatsStore stats(1, 2);
   ASSERT_TRUE(stats.Record(0, One(0, v1::REDUCE, 1.0)).ok());
@@ -83,6 +103,11 @@ TEST(StatsStoreTest, RefusesWhatMakesNoSenseAndThenTakesNothing) {
   EXPECT_EQ(Field(stats.Record(0, One(0, v1::WAIT, -1.0))), "samples");
   EXPECT_EQ(Field(stats.Record(0, One(0, v1::WAIT, std::numeric_limits<double>::quiet_NaN()))),
             "samples");
+  for (const auto set : {&v1::OperationSample::set_p90_us, &v1::OperationSample::set_p99_us}) {
+    Samples wrong = One(0, v1::WAIT, 1.0);
+    (wrong[0].*set)(-1);
+    EXPECT_EQ(Field(stats.Record(0, wrong)), "samples");
+  }
   Samples half_wrong = One(0, v1::WAIT, 1.0);
   *half_wrong.Add() = One(7, v1::WAIT, 1.0)[0];
   EXPECT_FALSE(stats.Record(0, half_wrong).ok());

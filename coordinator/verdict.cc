@@ -57,18 +57,19 @@ void Verdict::HostLeft(absl::string_view host, const absl::Status& status,
 }
 
 void Verdict::RankExited(int rank, absl::string_view host, int exit_code, int signal,
-                         absl::Time now) {
-  if (exit_code == 0 && signal == 0) {
+                         absl::Time now, bool joined) {
+  if (exit_code == 0 && signal == 0 && joined) {
     Add({kLeft, rank, absl::StatusCode::kUnavailable,
          absl::StrCat(RankOn(rank, host), " exited before its work was done")},
         now);
     return;
   }
   if (done_.count(rank) == 0 && victims_.count(rank) == 0) agent_saw_bad_exit_ = true;
+  const std::string how = signal != 0
+                              ? absl::StrCat(" was killed by signal ", signal, SignalName(signal))
+                              : absl::StrCat(" exited with code ", exit_code);
   Add({kExit, rank, absl::StatusCode::kUnavailable,
-       signal != 0
-           ? absl::StrCat(RankOn(rank, host), " was killed by signal ", signal, SignalName(signal))
-           : absl::StrCat(RankOn(rank, host), " exited with code ", exit_code)},
+       absl::StrCat(RankOn(rank, host), how, joined ? "" : " before it joined the job")},
       now);
 }
 

@@ -11,7 +11,7 @@
 // From the best evidence to the weakest:
 //   1. the host: its agent's stream broke, its lease ended, or it left. Its ranks die with it, so
 //      it needs no grace;
-//   2. the agent saw the rank's process end badly (signal or exit code);
+//   2. the agent saw the rank's process end badly (signal or exit code), or before it had joined;
 //   3. another rank left and blamed it;
 //   4. its stream broke without leave;
 //   5. its lease ended;
@@ -52,7 +52,9 @@ class Verdict {
   void HostLeft(absl::string_view host, const absl::Status& status, std::optional<int> blamed_rank,
                 absl::Time now);
   // The agent saw the process end. Both 0: a clean exit, which is wrong only before Done(rank).
-  void RankExited(int rank, absl::string_view host, int exit_code, int signal, absl::Time now);
+  // joined: whether the rank had joined the job; if not, its end is a bad one in any case.
+  void RankExited(int rank, absl::string_view host, int exit_code, int signal, absl::Time now,
+                  bool joined = true);
   // The rank left, before its work was done or with an error.
   void RankLeft(int rank, absl::string_view host, const absl::Status& status,
                 std::optional<int> blamed_rank, absl::Time now);

@@ -81,6 +81,15 @@ TEST(VerdictTest, ExitCodeOfTheFirstToDieIsTheReason) {
                      "exited with code 3");
 }
 
+TEST(VerdictTest, CleanExitIsABadEndBeforeTheRankHasJoined) {
+  const Event never_joined = [](Verdict& verdict) {
+    verdict.RankExited(1, "node-a", 0, 0, kStart, /*joined=*/false);
+  };
+  // Rank 0 had joined, and saw the process go.
+  ExpectInEveryOrder({never_joined, Blames(0, 1), Exits(0, 1, 0)}, 1,
+                     "rank 1 on host node-a exited with code 0 before it joined the job");
+}
+
 TEST(VerdictTest, LostHostIsBlamedInEveryOrderAndNoRank) {
   const absl::Status agent_gone = absl::UnavailableError("the agent of host node-a is gone");
   ExpectInEveryOrder({HostGone(), Broke(0), Errs(1, agent_gone), Blames(2, 0)}, std::nullopt,

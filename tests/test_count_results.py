@@ -110,7 +110,10 @@ def test_nothing_at_all_is_a_failure(results):
 def count_deep(folder, steps):
     (folder / "steps.txt").write_text("\n".join(steps), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-B", SCRIPT, "--deep", folder], capture_output=True, text=True, check=False
+        [sys.executable, "-B", SCRIPT, "--deep", folder],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
@@ -101,6 +102,7 @@ class Agent::Impl {
     join.set_job(options_.job);
     join.set_incarnation(NewIncarnation());
     join.set_pid(getpid());
+    if (options_.attached) join.set_program(options_.program[0]);
     connect_by_ = Clock::Real()->Now() + options_.connect_timeout;
     LogInfo(absl::StrCat("joining the coordinator ", options_.coordinator, " with ",
                          options_.local_workers, " workers"));
@@ -166,7 +168,9 @@ class Agent::Impl {
   void Form(const v1::FormHost& form) {
     // Nothing is started for a coordinator that asks twice, or too late.
     if (workers_ != nullptr || end_.has_value() || stops_ > 0) return;
-    LogInfo(absl::StrCat("starting ", form.assignments_size(), " workers for job ", form.job()));
+    LogInfo(absl::StrCat("starting ", form.assignments_size(), " workers for job ", form.job(),
+                         options_.attached ? ": " : "",
+                         options_.attached ? absl::StrJoin(options_.program, " ") : ""));
     absl::StatusOr<std::unique_ptr<HostWorkers>> started = HostWorkers::Start(
         form, {.coordinator = options_.coordinator, .name = options_.host_name, .index = host_},
         options_.program);
@@ -175,7 +179,8 @@ class Agent::Impl {
       formed_ = true;
       return;
     }
-    give_up_ = Annotate(started.status(), absl::StrCat("host ", options_.host_name));
+    // Whoever tells it says of which host it is: this process's log and the coordinator.
+    give_up_ = started.status();
     LogError(give_up_->message());
   }
 

@@ -33,7 +33,7 @@ class Agent {
     kUsage = 2,         // the coordinator found the join to make no sense
     kUnavailable = 3,   // the coordinator cannot be reached, or went away
     kNotFound = 4,      // no such job
-    kPrecondition = 5,  // the job is not to be had, e.g. SECOND_HOST
+    kPrecondition = 5,  // the job is not to be had, e.g. SECOND_HOST, WRONG_PROGRAM
   };
 
   struct Options {
@@ -47,6 +47,9 @@ class Agent {
     std::string host_name = "";
     // What to run as each rank; the first is a path. Required.
     std::vector<std::string> program = {};
+    // The program is somebody's own, for jobs of the workload "attached" and no others; false: it
+    // is this build's, for the others.
+    bool attached = false;
     // A descriptor that becomes readable when the agent is to stop, e.g. a signalfd; a second time:
     // at once. Each time it is read as one signalfd_siginfo. Borrowed. -1: never.
     int stop_fd = -1;

@@ -145,6 +145,7 @@ TEST_F(AgentTest, GivesEachWorkerItsFilesAndNothingElse) {
   EXPECT_EQ(join.job(), "job");
   EXPECT_EQ(join.pid(), getpid());
   EXPECT_EQ(join.incarnation().size(), 32u);
+  EXPECT_EQ(join.program(), "");
   for (const v1::AttendRequest& exit : service_.AwaitRequests(2, IsExit)) {
     EXPECT_EQ(exit.worker_exited().exit_code(), 0);
     EXPECT_EQ(exit.worker_exited().signal(), 0);
@@ -251,6 +252,15 @@ TEST_F(AgentTest, ARefusedHostExitsWithPrecondition) {
       WithReason(absl::FailedPreconditionError("job is on host a"), "SECOND_HOST"));
   Start(Options({}));
   EXPECT_EQ(Result(), Agent::kPrecondition);
+}
+
+TEST_F(AgentTest, SaysWhichProgramOfSomebodysOwnItRuns) {
+  Agent::Options options = Options({});
+  options.attached = true;
+  Start(options);
+  EXPECT_EQ(service_.AwaitRequest(IsJoin).join_host().program(), TestProgram());
+  Stop();
+  EXPECT_EQ(Result(), Agent::kOk);
 }
 
 TEST_F(AgentTest, AnUnknownJobIsNotFound) {

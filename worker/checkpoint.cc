@@ -16,17 +16,16 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
-#include "worker/session_impl.h"
 
 namespace tessera {
 namespace {
 
-bool WantsExport(const Session& session) {
-  return session.job().checkpoint().export_() && !session.job().checkpoint().dir().empty();
+bool WantsExport(const v1::JobSpec& job) {
+  return job.checkpoint().export_() && !job.checkpoint().dir().empty();
 }
 
-std::string ExportDirectory(const Session& session) {
-  return absl::StrCat(session.job().checkpoint().dir(), "/export");
+std::string ExportDirectory(const v1::JobSpec& job) {
+  return absl::StrCat(job.checkpoint().dir(), "/export");
 }
 
 // safetensors' own names.
@@ -106,9 +105,9 @@ std::string SafetensorsHeader(const v1::Plan& plan) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
-absl::StatusOr<UniqueFd> PrepareExport(const Session& session) {
-  if (session.rank() != 0 || !WantsExport(session)) return UniqueFd();
-  const std::string directory = ExportDirectory(session);
+absl::StatusOr<UniqueFd> PrepareExport(const v1::JobSpec& job, int rank) {
+  if (rank != 0 || !WantsExport(job)) return UniqueFd();
+  const std::string directory = ExportDirectory(job);
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error)
@@ -128,8 +127,8 @@ absl::StatusOr<UniqueFd> PrepareExport(const Session& session) {
 }
 
 absl::StatusOr<std::string> WriteExport(Session& session) {
-  if (!WantsExport(session)) return std::string();
-  const std::string directory = ExportDirectory(session);
+  if (!WantsExport(session.job())) return std::string();
+  const std::string directory = ExportDirectory(session.job());
   const std::string path = absl::StrCat(directory, "/model.safetensors");
   if (session.rank() != 0) {
     TESSERA_RETURN_IF_ERROR(WriteUnits(session, -1, path));

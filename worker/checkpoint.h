@@ -14,11 +14,11 @@ namespace tessera {
 // Makes DIR/export for the job's export, so that a directory which cannot be written is known
 // before the first step and not after the last. Rank 0 alone does anything, and only if the job
 // wants an export (checkpoint.export, checkpoint.dir not empty). INVALID_ARGUMENT (field
-// checkpoint.dir): it cannot be made or written. FAILED_PRECONDITION: another job is to write there,
-// and the two would overwrite each other; the directory is this job's while the descriptor that is
-// given (none where nothing was done) is open, and at the latest until the process ends. A file
-// system without locks on directories goes unguarded.
-absl::StatusOr<UniqueFd> PrepareExport(const Session& session);
+// checkpoint.dir): it cannot be made or written. FAILED_PRECONDITION: another job is to write
+// there, and the two would overwrite each other; the directory is this job's while the descriptor
+// that is given (none where nothing was done) is open, and at the latest until the process ends. A
+// file system without locks on directories goes unguarded.
+absl::StatusOr<UniqueFd> PrepareExport(const v1::JobSpec& job, int rank);
 
 // Writes the whole model to DIR/export/model.safetensors if the job wants an export. All ranks call
 // it, outside a step; one unit is whole at a time, rank 0 writes. Tied parameters are written once,

@@ -282,21 +282,21 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
 
   Mutex mutex_;
   CondVar changed_;
-  JoinAnswer join_answer_ = JoinAnswer::kWelcome;
-  v1::Welcome welcome_;
-  absl::Status refusal_;
-  std::set<Stream*> streams_;
-  int ended_streams_ = 0;
-  std::vector<v1::AttendRequest> requests_;
-  std::vector<v1::ReportStatsRequest> reports_;
-  std::vector<v1::ListUnitsResponse> unit_pages_;
-  bool hold_reports_ = false;
-  absl::Status report_status_;
-  std::vector<grpc::ServerUnaryReactor*> held_;
-  std::vector<v1::PublishCommunicatorIdsRequest> publications_;
-  size_t fetches_ = 0;
-  std::vector<std::pair<grpc::ServerUnaryReactor*, v1::FetchCommunicatorIdsResponse*>>
-      held_fetches_;
+  JoinAnswer join_answer_ ABSL_GUARDED_BY(mutex_) = JoinAnswer::kWelcome;
+  v1::Welcome welcome_ ABSL_GUARDED_BY(mutex_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  std::set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
+  int ended_streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<v1::AttendRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::ReportStatsRequest> reports_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::ListUnitsResponse> unit_pages_ ABSL_GUARDED_BY(mutex_);
+  bool hold_reports_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status report_status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<grpc::ServerUnaryReactor*> held_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::PublishCommunicatorIdsRequest> publications_ ABSL_GUARDED_BY(mutex_);
+  size_t fetches_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::pair<grpc::ServerUnaryReactor*, v1::FetchCommunicatorIdsResponse*>> held_fetches_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 FakeMembershipService::FakeMembershipService() : impl_(std::make_unique<Impl>()) {}
@@ -347,7 +347,7 @@ std::vector<v1::AttendRequest> FakeMembershipService::AwaitRequests(
     size_t count, const std::function<bool(const v1::AttendRequest&)>& matches) {
   std::vector<v1::AttendRequest> found;
   impl_->Await(
-      [&] {
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex_) {
         found.clear();
         for (const v1::AttendRequest& request : impl_->requests_) {
           if (matches(request)) found.push_back(request);
@@ -365,13 +365,19 @@ v1::AttendRequest FakeMembershipService::AwaitRequest(
 }
 
 std::vector<v1::ReportStatsRequest> FakeMembershipService::AwaitReports(size_t count) {
-  impl_->Await([&] { return impl_->reports_.size() >= count; }, "a report");
+  const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex_) {
+    return impl_->reports_.size() >= count;
+  };
+  impl_->Await(enough, "a report");
   MutexLock lock(impl_->mutex_);
   return impl_->reports_;
 }
 
 void FakeMembershipService::AwaitFetches(size_t count) {
-  impl_->Await([&] { return impl_->fetches_ >= count; }, "a fetch of communicator ids");
+  const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex_) {
+    return impl_->fetches_ >= count;
+  };
+  impl_->Await(enough, "a fetch of communicator ids");
 }
 
 std::vector<v1::PublishCommunicatorIdsRequest> FakeMembershipService::publications() const {
@@ -380,7 +386,10 @@ std::vector<v1::PublishCommunicatorIdsRequest> FakeMembershipService::publicatio
 }
 
 void FakeMembershipService::AwaitEndedStreams(int count) {
-  impl_->Await([&] { return impl_->ended_streams_ >= count; }, "a stream's end");
+  const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex_) {
+    return impl_->ended_streams_ >= count;
+  };
+  impl_->Await(enough, "a stream's end");
 }
 
 std::vector<v1::AttendRequest> FakeMembershipService::requests() const {

@@ -1,5 +1,6 @@
 #include "worker/membership_client.h"
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -101,6 +102,8 @@ class GrpcMembershipClient : public MembershipClient {
     return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
   }
 
+  bool Draining() const override { return draining_; }
+
   void Interrupt(const absl::Status& status) override {
     MutexLock lock(mutex_);
     if (!ended_.has_value()) ended_ = status;
@@ -137,6 +140,7 @@ class GrpcMembershipClient : public MembershipClient {
                      "GENERATION_ENDED"));
       return;
     }
+    if (response.has_drain()) draining_ = true;
     MutexLock lock(mutex_);
     welcomed_ = welcomed_ || response.has_welcome();
     started_ = started_ || response.has_start();
@@ -213,6 +217,7 @@ class GrpcMembershipClient : public MembershipClient {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::MembershipService::Stub> stub_;
 
+  std::atomic<bool> draining_ = false;
   Mutex mutex_;
   CondVar changed_;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -47,7 +47,9 @@ class MembershipClient {
   // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
   // DEADLINE_EXCEEDED.
   virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
-  // Ends everything above, now and later, with `status`: the caller knows that
+  // The coordinator wants the job to stop after the step that is computed now (Drain). Any thread.
+  virtual bool Draining() const { return false; }
+  // Ends everything above that waits, now and later, with `status`: the caller knows that
   // there is nothing to wait for. Any thread.
   virtual void Interrupt(const absl::Status& status) = 0;
   // Hands a report over to be sent and returns; never waits. Reports are sent in order, each with a

@@ -85,6 +85,19 @@ TEST_F(MembershipClientTest, JoinsTheRankAndStartsWhenEveryRankIsReady) {
   EXPECT_EQ(ends_, 0);
 }
 
+TEST_F(MembershipClientTest, KnowsThatTheJobIsDrained) {
+  ASSERT_TRUE(Join().ok());
+  EXPECT_FALSE(client_->Draining());
+  v1::AttendResponse drain, start;
+  drain.mutable_drain();
+  start.mutable_start();
+  service_.Send(drain);
+  service_.Send(start);  // comes after it
+  EXPECT_TRUE(client_->AwaitStart(8192, kLong).ok());
+  EXPECT_TRUE(client_->Draining());
+  EXPECT_EQ(ends_, 0);
+}
+
 TEST_F(MembershipClientTest, SendsHeartbeatsAtTheWelcomesPeriod) {
   service_.WelcomeJoins(WelcomeWithHeartbeat(absl::Milliseconds(20)));
   const absl::Time begin = Clock::Real()->Now();

@@ -10,78 +10,114 @@ namespace {
 
 // What to do with a new parameter beside storing it.
 struct NoCopy {
-  void operator()(int64_t, float) const {}
+  TESSERA_WIDE_LOOP void operator()(int64_t, float) const {}
 };
 struct CopyBFloat16 {
-  uint16_t* to;
-  void operator()(int64_t i, float value) const { to[i] = BFloat16FromFloat(value); }
+  uint16_t* __restrict to;
+  TESSERA_WIDE_LOOP void operator()(int64_t i, float value) const {
+    to[i] = BFloat16FromFloat(value);
+  }
 };
 struct CopyFloat16 {
-  uint16_t* to;
-  void operator()(int64_t i, float value) const { to[i] = Float16FromFloat(value); }
+  uint16_t* __restrict to;
+  TESSERA_WIDE_LOOP void operator()(int64_t i, float value) const {
+    to[i] = Float16FromFloat(value);
+  }
+};
+
+// What the elements of a run have in common.
+struct AdamFactors {
+  float keep = 1, added = 0, scale = 1;
+  float weight1 = 0, beta2 = 0, weight2 = 0;
+  float step_size = 0, root_correction2 = 1, eps = 0;
 };
 
 // Built with -fno-math-errno: the errno of sqrt would keep the loop from being vectorised.
 template <typename Copy>
-void Adam(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run,
-          Copy copy) {
+struct AdamLoop {
+  TESSERA_WIDE_LOOP void operator()(const float* __restrict gradient, int64_t numel, AdamFactors f,
+                                    float* __restrict parameter, float* __restrict exp_avg,
+                                    float* __restrict exp_avg_sq, Copy copy) const {
+    for (int64_t i = 0; i < numel; ++i) {
+      const float g = gradient[i] * f.scale + parameter[i] * f.added;
+      const float m = exp_avg[i] + (g - exp_avg[i]) * f.weight1;
+      const float v = exp_avg_sq[i] * f.beta2 + f.weight2 * g * g;
+      exp_avg[i] = m;
+      exp_avg_sq[i] = v;
+      const float root = std::sqrt(v) / f.root_correction2;
+      const float p = parameter[i] * f.keep - f.step_size * (m / (root + f.eps));
+      parameter[i] = p;
+      copy(i, p);
+    }
+  }
+};
+
+struct SgdFactors {
+  float added = 0, scale = 1, rate = 0, momentum = 0;
+};
+
+template <typename Copy, bool kMomentum>
+struct SgdLoop {
+  TESSERA_WIDE_LOOP void operator()(const float* __restrict gradient, int64_t numel, SgdFactors f,
+                                    float* __restrict parameter, float* __restrict buffer,
+                                    Copy copy) const {
+    for (int64_t i = 0; i < numel; ++i) {
+      float g = gradient[i] * f.scale + parameter[i] * f.added;
+      if (kMomentum) {
+        g += f.momentum * buffer[i];  // zero before the first update
+        buffer[i] = g;
+      }
+      const float p = parameter[i] - f.rate * g;
+      parameter[i] = p;
+      copy(i, p);
+    }
+  }
+};
+
+template <typename Copy>
+void Adam(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run, Copy copy,
+          InstructionSet set) {
   const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(step.update));
   const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(step.update));
   const bool decoupled = options.kind == OptimizerKind::kAdamW;
   const double decay = run.decay ? options.weight_decay : 0;
-  const float keep = static_cast<float>(decoupled ? 1 - step.learning_rate * decay : 1);
-  const float added = static_cast<float>(decoupled ? 0 : decay);
-  const float scale = static_cast<float>(step.gradient_scale);
-  const float weight1 = static_cast<float>(1 - options.beta1);
-  const float beta2 = static_cast<float>(options.beta2);
-  const float weight2 = static_cast<float>(1 - options.beta2);
-  const float step_size = static_cast<float>(step.learning_rate / correction1);
-  const float root_correction2 = static_cast<float>(std::sqrt(correction2));
-  const float eps = static_cast<float>(options.eps);
-  const float* __restrict gradient = run.gradient;
-  float* __restrict parameter = run.parameter;
-  float* __restrict exp_avg = run.state[0];
-  float* __restrict exp_avg_sq = run.state[1];
-  for (int64_t i = 0; i < run.numel; ++i) {
-    const float g = gradient[i] * scale + parameter[i] * added;
-    const float m = exp_avg[i] + (g - exp_avg[i]) * weight1;
-    const float v = exp_avg_sq[i] * beta2 + weight2 * g * g;
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    const float p = parameter[i] * keep - step_size * (m / (std::sqrt(v) / root_correction2 + eps));
-    parameter[i] = p;
-    copy(i, p);
-  }
+  const AdamFactors factors = {
+      .keep = static_cast<float>(decoupled ? 1 - step.learning_rate * decay : 1),
+      .added = static_cast<float>(decoupled ? 0 : decay),
+      .scale = static_cast<float>(step.gradient_scale),
+      .weight1 = static_cast<float>(1 - options.beta1),
+      .beta2 = static_cast<float>(options.beta2),
+      .weight2 = static_cast<float>(1 - options.beta2),
+      .step_size = static_cast<float>(step.learning_rate / correction1),
+      .root_correction2 = static_cast<float>(std::sqrt(correction2)),
+      .eps = static_cast<float>(options.eps)};
+  RunIn(set, AdamLoop<Copy>(), run.gradient, run.numel, factors, run.parameter, run.state[0],
+        run.state[1], copy);
 }
 
 template <typename Copy>
-void Sgd(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run, Copy copy) {
-  const float added = static_cast<float>(run.decay ? options.weight_decay : 0);
-  const float scale = static_cast<float>(step.gradient_scale);
-  const float rate = static_cast<float>(step.learning_rate);
-  const float momentum = static_cast<float>(options.momentum);
-  const float* __restrict gradient = run.gradient;
-  float* __restrict parameter = run.parameter;
-  float* __restrict buffer = run.state[0];
-  for (int64_t i = 0; i < run.numel; ++i) {
-    float g = gradient[i] * scale + parameter[i] * added;
-    if (buffer != nullptr) {
-      g += momentum * buffer[i];  // zero before the first update
-      buffer[i] = g;
-    }
-    const float p = parameter[i] - rate * g;
-    parameter[i] = p;
-    copy(i, p);
+void Sgd(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run, Copy copy,
+         InstructionSet set) {
+  const SgdFactors factors = {.added = static_cast<float>(run.decay ? options.weight_decay : 0),
+                              .scale = static_cast<float>(step.gradient_scale),
+                              .rate = static_cast<float>(step.learning_rate),
+                              .momentum = static_cast<float>(options.momentum)};
+  if (run.state[0] != nullptr) {
+    RunIn(set, SgdLoop<Copy, true>(), run.gradient, run.numel, factors, run.parameter, run.state[0],
+          copy);
+  } else {
+    RunIn(set, SgdLoop<Copy, false>(), run.gradient, run.numel, factors, run.parameter,
+          run.state[0], copy);
   }
 }
 
 template <typename Copy>
 void Update(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run,
-            Copy copy) {
+            Copy copy, InstructionSet set) {
   if (options.kind == OptimizerKind::kSgd) {
-    Sgd(options, step, run, copy);
+    Sgd(options, step, run, copy, set);
   } else {
-    Adam(options, step, run, copy);
+    Adam(options, step, run, copy, set);
   }
 }
 
@@ -106,10 +142,12 @@ absl::StatusOr<OptimizerOptions> OptimizerOptionsOf(const v1::OptimizerSpec& spe
   return absl::InvalidArgumentError(absl::StrCat("unknown optimizer \"", spec.name(), "\""));
 }
 
-void UpdateElements(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run) {
-  if (run.copy == nullptr) return Update(options, step, run, NoCopy());
-  if (run.copy_dtype == v1::BFLOAT16) return Update(options, step, run, CopyBFloat16{run.copy});
-  return Update(options, step, run, CopyFloat16{run.copy});
+void UpdateElements(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run,
+                    InstructionSet set) {
+  if (run.copy == nullptr) return Update(options, step, run, NoCopy(), set);
+  if (run.copy_dtype == v1::BFLOAT16)
+    return Update(options, step, run, CopyBFloat16{run.copy}, set);
+  return Update(options, step, run, CopyFloat16{run.copy}, set);
 }
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/dtype.h"
+#include "common/instruction_set.h"
 #include "tessera/v1/job.pb.h"
 
 namespace tessera {
@@ -55,7 +56,9 @@ struct UpdateRun {
   DType copy_dtype = v1::DTYPE_UNSPECIFIED;
 };
 
-void UpdateElements(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run);
+// The same bits in every instruction set.
+void UpdateElements(const OptimizerOptions& options, const UpdateStep& step, const UpdateRun& run,
+                    InstructionSet set = WidestInstructionSet());
 
 }  // namespace tessera
 

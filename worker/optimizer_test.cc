@@ -1,6 +1,7 @@
 #include "worker/optimizer.h"
 
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -123,6 +124,43 @@ TEST(OptimizerTest, CopyIsTheNewParameterRounded) {
     UpdateElements(options, {.learning_rate = 1}, run);
     EXPECT_EQ(parameter, 1 - 0x1p-9f);
     EXPECT_EQ(copy, dtype == v1::BFLOAT16 ? 0x3f80 : 0x3bfc);
+  }
+}
+
+TEST(UpdateElementsTest, EveryInstructionSetGivesTheSameBits) {
+  constexpr int64_t kNumel = 1003;
+  std::mt19937 random(3);
+  std::vector<float> gradient(kNumel), start(kNumel);
+  for (float& value : gradient) value = static_cast<float>(random()) * 0x1p-31f - 1;
+  for (float& value : start) value = static_cast<float>(random()) * 0x1p-31f - 1;
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+    OptimizerOptions options;
+    options.kind = kind;
+    options.momentum = 0.9;
+    std::vector<float> first;
+    std::vector<uint16_t> first_copy;
+    for (const InstructionSet set : UsableInstructionSets()) {
+      std::vector<float> parameter = start, m(kNumel), v(kNumel);
+      std::vector<uint16_t> copy(kNumel);
+      for (int64_t update = 1; update <= 3; ++update) {
+        UpdateRun run;
+        run.numel = kNumel;
+        run.decay = true;
+        run.gradient = gradient.data();
+        run.parameter = parameter.data();
+        run.state = {m.data(), v.data()};
+        run.copy = copy.data();
+        run.copy_dtype = v1::BFLOAT16;
+        UpdateElements(options, {.update = update, .learning_rate = 0.01}, run, set);
+      }
+      if (first.empty()) {
+        first = parameter;
+        first_copy = copy;
+      }
+      EXPECT_EQ(parameter, first) << InstructionSetName(set);
+      EXPECT_EQ(copy, first_copy) << InstructionSetName(set);
+    }
   }
 }
 

@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint.h"
 #include "worker/session_impl.h"
 
 namespace tessera {
@@ -101,7 +103,12 @@ void Session::ReportProgress(const v1::Progress& progress) { impl_->ReportProgre
 absl::StatusOr<absl::Span<const float>> Session::GradientShard(int unit) const {
   return impl_->GradientShard(unit);
 }
-absl::Status Session::Finish() { return impl_->Finish(); }
+absl::Status Session::Finish() {
+  const absl::StatusOr<std::string> path = WriteExport(*this);
+  if (!path.ok()) return impl_->Keep(path.status());
+  if (!path->empty()) LogInfo(absl::StrCat("wrote ", *path));
+  return impl_->Finish();
+}
 void Session::Abort(const absl::Status& status) { impl_->Abort(status); }
 
 }  // namespace tessera

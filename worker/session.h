@@ -14,7 +14,7 @@
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
 //     TESSERA_ASSIGN_OR_RETURN(const StepResult result,
 //                              session->EndStep({.loss_sum = loss, .loss_count = tokens}));
-//     if (result.step == session->job().steps()) break;
+//     if (result.step == session->job().steps() || result.drain) break;
 //   }
 //   return session->Finish();
 //
@@ -52,55 +52,10 @@
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
 #include "worker/device/device.h"
+#include "worker/session_types.h"
 #include "worker/tensor_view.h"
 
 namespace tessera {
-
-// What an unsharded unit is used for. kForward, kRecompute and kBackward are part of the step's
-// order, which every rank must follow; kEval is checked between ranks as it happens and is
-// no part of it.
-enum class Phase { kForward, kRecompute, kBackward, kEval };
-
-struct StepOptions {
-  // For this step's optimizer.
-  double learning_rate = 0;
-};
-
-struct StepInfo {
-  int64_t step = 0;     // from 1; the one to compute now
-  int64_t attempt = 1;  // more than 1 where a lost step is repeated
-};
-
-struct MicroBatch {
-  int64_t index = 0;
-  // false: gradients stay unsharded and are added to by the next micro-batch. Not there yet:
-  // UNIMPLEMENTED.
-  bool synchronize = true;
-  // false: no backward follows (evaluation).
-  bool gradients = true;
-};
-
-// What a rank adds to the commit vote.
-struct StepMetrics {
-  double loss_sum = 0;     // over this rank's tokens, in nats
-  int64_t loss_count = 0;  // this rank's tokens
-};
-
-struct StepResult {
-  int64_t step = 0;
-  double loss_mean = 0;      // over all ranks, summed in rank order
-  double gradient_norm = 0;  // global 2-norm of the averaged gradients
-  bool non_finite = false;   // some rank saw an infinity or NaN in its reduced gradients
-};
-
-// Where to write a gradient.
-struct GradientSlot {
-  // param_dtype and the parameter's shape.
-  TensorView view;
-  // false: overwrite; the memory holds an older tenant's bytes. true: add to what this step already
-  // wrote.
-  bool accumulate = false;
-};
 
 class Session;
 class SessionImpl;
@@ -131,14 +86,6 @@ class UnitLease {
   int unit_ = -1;
 };
 
-// A whole parameter, in its original dtype, in memory of its own.
-struct SummonedParameter {
-  std::string fqn;
-  DType dtype = v1::DTYPE_UNSPECIFIED;
-  std::vector<int64_t> shape;
-  std::vector<char> bytes;  // row-major, little-endian
-};
-
 class Session {
  public:
   struct Options {
@@ -150,12 +97,13 @@ class Session {
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`).
-  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint.
+  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
+  // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
   static absl::StatusOr<std::unique_ptr<Session>> Join(Options options);
 
   explicit Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
-  // Leaves as lost unless Finish or an error came first.
+  // Unless Finish or Abort came first: leaves with the error that ended the session, or as lost.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -180,6 +128,8 @@ class Session {
   absl::Status DeclareOrder(std::vector<int> unshard_order);
 
   absl::StatusOr<StepInfo> BeginStep(const StepOptions& options);
+  // FAILED_PRECONDITION: outside a step with gradients; or synchronize = false in a job without
+  // memory.accumulate_unsynchronized.
   absl::Status BeginMicroBatch(const MicroBatch& micro_batch);
 
   // Gathers the unit if it is not whole already and counts one use of it. `stream`: where the
@@ -199,11 +149,14 @@ class Session {
   absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
                               Event ready);
   // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what
-  // earlier micro-batches of the step left there. Does not wait.
+  // earlier micro-batches of the step left there. Does not wait. Every rank calls it, also one that
+  // has no gradient for the unit. In a micro-batch that does not synchronise it keeps the gradients
+  // instead (see MicroBatch).
   absl::Status Reduce(int unit, Stream* stream = nullptr);
 
   // Waits for the reductions, votes with every rank, and if all voted applies the optimizer to this
-  // rank's shards. FAILED_PRECONDITION: a unit with trainable parameters was not reduced; names it.
+  // rank's shards. FAILED_PRECONDITION: a unit with trainable parameters was not reduced, or not
+  // since gradients of it were kept; names it.
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
 
   // The whole parameter on every rank; all ranks call it, outside a step. writeback = true:
@@ -228,7 +181,9 @@ class Session {
   // and norms.
   absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
 
-  // Waits for every rank to be done, then leaves the job as one whose work succeeded.
+  // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),
+  // waits for every rank to be done, then leaves the job as one whose work succeeded. INTERNAL: the
+  // export could not be written; names the file.
   absl::Status Finish();
   // Ends this rank's part with `status`; peers end with an error that names this rank.
   void Abort(const absl::Status& status);

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/float_bits.h"
 #include "common/status_macros.h"
 #include "worker/blame.h"
 
@@ -32,24 +31,6 @@ v1::Plan MakePlan(const SessionParts& parts) {
 double ClipCoefficient(double clip_norm, double gradient_norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
 }
-
-// to += from, element by element in float32, rounded to the view's dtype.
-void AddElements(const TensorView& to, const void* from) {
-  if (to.dtype == v1::FLOAT32) {
-    const auto* terms = static_cast<const float*>(from);
-    for (int64_t i = 0; i < to.numel; ++i) to.as<float>()[i] += terms[i];
-    return;
-  }
-  const bool bfloat16 = to.dtype == v1::BFLOAT16;
-  const auto* terms = static_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < to.numel; ++i) {
-    uint16_t& sum = to.as<uint16_t>()[i];
-    sum = bfloat16 ? BFloat16FromFloat(FloatFromBFloat16(sum) + FloatFromBFloat16(terms[i]))
-                   : Float16FromFloat(FloatFromFloat16(sum) + FloatFromFloat16(terms[i]));
-  }
-}
-
-std::string Name(absl::string_view fqn) { return fqn.empty() ? "(root)" : std::string(fqn); }
 
 }  // namespace
 
@@ -75,7 +56,10 @@ SessionImpl::SessionImpl(SessionParts parts)
 }
 
 SessionImpl::~SessionImpl() {
-  if (!left_) Abort(absl::CancelledError("the program ended its session before its work was done"));
+  if (left_) return;
+  Abort(failure_.ok()
+            ? absl::CancelledError("the program ended its session before its work was done")
+            : failure_);
 }
 
 absl::Status SessionImpl::Usable() const {
@@ -86,51 +70,6 @@ absl::Status SessionImpl::Usable() const {
 absl::Status SessionImpl::Keep(absl::Status status) {
   if (!status.ok() && failure_.ok()) failure_ = status;
   return status;
-}
-
-absl::StatusOr<int> SessionImpl::FindUnit(absl::string_view fqn) const {
-  for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    if (plan_.units(unit).fqn() == fqn) return unit;
-  }
-  return absl::NotFoundError(absl::StrCat("no unit is called \"", fqn, "\""));
-}
-
-absl::StatusOr<SessionImpl::Place> SessionImpl::Find(absl::string_view parameter_fqn) const {
-  const auto it = places_.find(parameter_fqn);
-  if (it == places_.end())
-    return absl::NotFoundError(absl::StrCat("no parameter is called \"", parameter_fqn, "\""));
-  return it->second;
-}
-
-absl::StatusOr<SessionImpl::Place> SessionImpl::FindIn(int unit,
-                                                       absl::string_view parameter_fqn) const {
-  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
-  if (place.unit != unit) {
-    return absl::NotFoundError(absl::StrCat("parameter \"", parameter_fqn, "\" is in unit ",
-                                            Name(plan_.units(place.unit).fqn()), ", not in unit ",
-                                            Name(plan_.units(unit).fqn())));
-  }
-  return place;
-}
-
-absl::StatusOr<int> SessionImpl::FindUnitOf(absl::string_view parameter_fqn) const {
-  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
-  return place.unit;
-}
-
-absl::Status SessionImpl::CheckUnit(int unit) const {
-  if (unit >= 0 && unit < plan_.units_size()) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("there is no unit ", unit, "; the plan has ", plan_.units_size()));
-}
-
-TensorView SessionImpl::View(const Place& place, void* data) const {
-  const v1::UnitParameter& parameter = plan_.units(place.unit).parameters(place.parameter);
-  return {.data = data,
-          .dtype = plan_.units(place.unit).param_dtype(),
-          .shape = {parameter.shape().begin(), parameter.shape().end()},
-          .numel = parameter.numel()};
 }
 
 absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
@@ -159,9 +98,10 @@ absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
     return Keep(absl::FailedPreconditionError(
         "BeginMicroBatch with gradients outside a step; call BeginStep first"));
   }
-  if (!micro_batch.synchronize) {
-    return absl::UnimplementedError(
-        "accumulation without synchronisation is not there yet; use synchronize = true");
+  if (!micro_batch.synchronize && !parts_.spec.memory().accumulate_unsynchronized()) {
+    return Keep(absl::FailedPreconditionError(
+        "a micro-batch with synchronize = false needs a gradient buffer for each unit; set "
+        "memory.accumulate_unsynchronized to true in the job file"));
   }
   micro_batch_ = micro_batch;
   return absl::OkStatus();
@@ -191,66 +131,15 @@ void SessionImpl::Release(int unit) {
   if (Usable().ok()) executor_.Release(unit);
 }
 
-absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fqn) const {
-  TESSERA_RETURN_IF_ERROR(Usable());
-  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
-  char* begin = executor_.Unsharded(unit);
-  const int64_t numel = plan_.units(unit).parameters(place.parameter).numel();
-  if (begin == nullptr && numel > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
-  }
-  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
-                                 DTypeBytes(plan_.units(unit).param_dtype()));
-}
-
-absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_view fqn) {
-  TESSERA_RETURN_IF_ERROR(Usable());
-  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
-  if (!in_step_ || !micro_batch_.gradients) {
-    return Keep(absl::FailedPreconditionError(
-        absl::StrCat("GradientView of \"", fqn, "\" outside a micro-batch with gradients")));
-  }
-  if (!plan_.units(unit).parameters(place.parameter).requires_grad()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
-  }
-  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_.GradientOf(unit, place.parameter);
-  TESSERA_RETURN_IF_ERROR(Keep(target.status()));
-  return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
-}
-
-absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
-                                         const TensorView& gradient, const Event& ready) {
-  if (parts_.layout.device() == v1::CUDA) {
-    return absl::UnimplementedError(
-        "SubmitGradient copies on the CPU; on a GPU write into GradientView on Session::stream");
-  }
-  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
-  const TensorView expected = View(place, nullptr);
-  if (gradient.dtype != expected.dtype || gradient.shape != expected.shape ||
-      gradient.data == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the gradient of \"", fqn, "\" must have the dtype ",
-                     DTypeName(expected.dtype), " and the shape of the parameter"));
-  }
-  TESSERA_RETURN_IF_ERROR(Keep(ready.Wait()));
-  TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, GradientView(unit, fqn));
-  if (slot.accumulate) {
-    AddElements(slot.view, gradient.data);
-  } else {
-    std::memcpy(slot.view.data, gradient.data, slot.view.numel * DTypeBytes(slot.view.dtype));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SessionImpl::Reduce(int unit) {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
   if (!in_step_ || !micro_batch_.gradients) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
-  return Keep(executor_.Reduce(unit));
+  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit));
+  executor_.KeepGradient(unit);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
@@ -283,6 +172,7 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
     count += vote.loss_count;
     squared_norm += vote.squared_norm;
     result.non_finite = result.non_finite || vote.non_finite != 0;
+    result.drain = result.drain || vote.drain != 0;
   }
   result.step = votes.front().step;
   result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
@@ -304,6 +194,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
   vote.order_hash = executor_.order_hash();
+  vote.drain = parts_.membership != nullptr && parts_.membership->Draining() ? 1 : 0;
   if (!parts_.gradients_dir.empty() && vote.step == 1)
     TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,
@@ -341,36 +232,6 @@ absl::Status SessionImpl::WriteGradientsForTests() const {
     if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit, bool keep) {
-  TESSERA_RETURN_IF_ERROR(Usable());
-  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  if (in_step_)
-    return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
-  parts_.faults->Hit("export");
-  const v1::UnitLayout& layout = parts_.planned.layouts[unit];
-  std::vector<float> whole(keep ? layout.padded_numel() : 0);
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.GatherMaster(unit, keep ? whole.data() : nullptr)));
-  std::vector<SummonedParameter> summoned;
-  for (int p = 0; keep && p < layout.parameters_size(); ++p) {
-    const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
-    SummonedParameter& into = summoned.emplace_back();
-    into.fqn = parameter.fqn();
-    into.dtype = plan_.units(unit).original_dtype();
-    into.shape = {parameter.shape().begin(), parameter.shape().end()};
-    const char* begin = reinterpret_cast<const char*>(whole.data() + layout.parameters(p).offset());
-    into.bytes.assign(begin, begin + parameter.numel() * static_cast<int64_t>(sizeof(float)));
-  }
-  return summoned;
-}
-
-absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
-  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(fqn));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<SummonedParameter> unit, SummonUnit(place.unit, true));
-  SummonedParameter& parameter = unit[place.parameter];
-  parameter.fqn = std::string(fqn);
-  return std::move(parameter);
 }
 
 absl::Status SessionImpl::AllReduceSum(absl::Span<double> values) {
@@ -418,11 +279,6 @@ void SessionImpl::Report(bool now) {
   for (v1::Progress& progress : unsent_progress_) *report.add_progress() = std::move(progress);
   unsent_progress_.clear();
   parts_.membership->ReportStats(std::move(report));
-}
-
-absl::StatusOr<absl::Span<const float>> SessionImpl::GradientShard(int unit) const {
-  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  return absl::Span<const float>(parts_.store->Gradients(unit));
 }
 
 absl::Status SessionImpl::Finish() {

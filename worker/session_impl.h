@@ -13,6 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/unique_fd.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
@@ -36,6 +37,7 @@ struct SessionParts {
   std::string incarnation;
   std::string
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
+  UniqueFd export_lock;  // as PrepareExport gave it
   std::unique_ptr<FaultPoints> faults;
   // A GPU's rank: what its collectives talk to the host's other ranks through. Else null.
   std::unique_ptr<Collectives> host_collectives;
@@ -77,6 +79,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status Finish();
   void Abort(const absl::Status& status);
 
+  // Ends the session with `status` unless it is OK, or has ended already. Returns `status`.
+  absl::Status Keep(absl::Status status);
+
   // For leases.
   void Release(int unit);
   absl::StatusOr<TensorView> Parameter(int unit, absl::string_view fqn) const;
@@ -94,7 +99,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status CheckUnit(int unit) const;
   // The session is over once something has failed, or Finish or Abort was called.
   absl::Status Usable() const;
-  absl::Status Keep(absl::Status status);
   absl::StatusOr<std::vector<Vote>> ExchangeVotes(const Vote& own);
   StepResult Tally(const std::vector<Vote>& votes) const;
   absl::Status WriteGradientsForTests() const;

@@ -21,6 +21,7 @@
 #include "common/status_macros.h"
 #include "worker/agent_socket.h"
 #include "worker/blame.h"
+#include "worker/checkpoint.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
@@ -239,6 +240,8 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   join.set_pid(getpid());
   TESSERA_RETURN_IF_ERROR(parts.membership->JoinRank(
       join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
+  // Before the first step, so that what keeps the last one's export from being written is known.
+  TESSERA_ASSIGN_OR_RETURN(parts.export_lock, PrepareExport(hello.spec(), join.rank()));
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));

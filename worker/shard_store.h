@@ -38,6 +38,7 @@ struct Vote {
   int64_t loss_count = 0;
   uint64_t order_hash = 0;  // of the units unsharded in the step, in order
   int64_t non_finite = 0;   // 1: a gradient shard has an infinity or NaN
+  int64_t drain = 0;        // 1: this rank has heard that the job is to stop after the step
 };
 
 // What the optimizer needs to know of a committed step.

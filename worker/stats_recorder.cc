@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace tessera {
+namespace {
+
+// The least of `sorted` that `percent` of them are not greater than.
+float Percentile(const std::vector<float>& sorted, size_t percent) {
+  return sorted[(percent * sorted.size() + 99) / 100 - 1];
+}
+
+}  // namespace
 
 void StatsRecorder::Record(int unit, v1::Operation operation, double us, int64_t bytes) {
   Series& series = series_[unit * kOperations + operation];
@@ -24,7 +32,7 @@ std::vector<v1::OperationSample> StatsRecorder::TakeChanged() {
     if (!series.changed) continue;
     series.changed = false;
     std::vector<float> sorted = series.window;
-    std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+    std::sort(sorted.begin(), sorted.end());
     v1::OperationSample& sample = samples.emplace_back();
     sample.set_unit(static_cast<int32_t>(i / kOperations));
     sample.set_operation(static_cast<v1::Operation>(i % kOperations));
@@ -32,6 +40,8 @@ std::vector<v1::OperationSample> StatsRecorder::TakeChanged() {
     sample.set_bytes(series.bytes);
     sample.set_median_us(sorted[sorted.size() / 2]);
     sample.set_total_us(series.total_us);
+    sample.set_p90_us(Percentile(sorted, 90));
+    sample.set_p99_us(Percentile(sorted, 99));
   }
   return samples;
 }

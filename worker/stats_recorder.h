@@ -1,4 +1,5 @@
-// Per-unit durations of one rank: count, total and the median of the last 256 of each operation.
+// Per-unit durations of one rank: count, total and, of the last 256 of each operation, the median
+// and percentiles (nearest rank).
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_STATS_RECORDER_H_
 #define TESSERA_WORKER_STATS_RECORDER_H_

@@ -8,6 +8,7 @@
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
+#include "worker/gradient_slots.h"
 
 namespace tessera {
 namespace {
@@ -32,8 +33,9 @@ UnitExecutor::UnitExecutor(Options options)
     : options_(std::move(options)),
       states_(options_.units.size()),
       slots_(options_.layout.unsharded_slots_size()),
-      gradient_slots_(options_.layout.gradient_slots_size()),
-      resident_slot_(options_.units.size(), -1) {
+      gradient_tenants_(options_.layout.gradient_slots_size(), -1),
+      resident_slot_(options_.units.size(), -1),
+      gradient_slot_(GradientSlotsByUnit(options_.layout, options_.units, options_.layouts)) {
   for (int slot = 0; slot < options_.layout.unsharded_slots_size(); ++slot) {
     const v1::Slot& planned = options_.layout.unsharded_slots(slot);
     if (planned.has_unit()) resident_slot_[planned.unit()] = slot;
@@ -76,20 +78,18 @@ bool UnitExecutor::Fits(const v1::Slot& slot, int unit) const {
          (slot.has_level() ? slot.level() == layout.level() : layout.level() > 0);
 }
 
-template <typename Slots>
-int UnitExecutor::LongestFree(const Slots& planned, const std::vector<SlotState>& states,
-                              int unit) const {
+int UnitExecutor::LongestFree(int unit) const {
   int best = -1;
-  for (int slot = 0; slot < static_cast<int>(states.size()); ++slot) {
-    if (states[slot].tenant >= 0 || !Fits(planned[slot], unit)) continue;
-    if (best < 0 || states[slot].freed < states[best].freed) best = slot;
+  for (int slot = 0; slot < static_cast<int>(slots_.size()); ++slot) {
+    if (slots_[slot].tenant >= 0 || !Fits(options_.layout.unsharded_slots(slot), unit)) continue;
+    if (best < 0 || slots_[slot].freed < slots_[best].freed) best = slot;
   }
   return best;
 }
 
 int UnitExecutor::TakeSlot(int unit, bool may_evict) {
   if (resident_slot_[unit] >= 0) return resident_slot_[unit];
-  int slot = LongestFree(options_.layout.unsharded_slots(), slots_, unit);
+  int slot = LongestFree(unit);
   for (int victim = 0; slot < 0 && may_evict && victim < static_cast<int>(states_.size());
        ++victim) {
     const UnitState& state = states_[victim];
@@ -230,15 +230,20 @@ char* UnitExecutor::Unsharded(int unit) const {
 
 absl::Status UnitExecutor::OpenGradient(int unit) {
   UnitState& state = states_[unit];
-  if (state.gradient_slot >= 0) return absl::OkStatus();
-  const int slot = LongestFree(options_.layout.gradient_slots(), gradient_slots_, unit);
+  if (state.gradient_open) return absl::OkStatus();
+  const int slot = gradient_slot_[unit];
   if (slot < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no gradient buffer for unit ", Name(unit),
-                     ": reduce the units whose gradients are complete first"));
+    return absl::InternalError(absl::StrCat("the layout has no gradient buffer for unit ",
+                                            Name(unit),
+                                            "; are agent and coordinator of one build?"));
   }
-  gradient_slots_[slot].tenant = unit;
-  state.gradient_slot = slot;
+  if (gradient_tenants_[slot] >= 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no gradient buffer for unit ", Name(unit), " while unit ",
+                     Name(gradient_tenants_[slot]), " has gradients in it; reduce that one first"));
+  }
+  gradient_tenants_[slot] = unit;
+  state.gradient_open = true;
   state.written.assign(options_.units[unit].parameters_size(), false);
   TESSERA_ASSIGN_OR_RETURN(const Event free,
                            options_.collectives->AcquireGradient(unit, slot, nullptr));
@@ -251,7 +256,7 @@ absl::StatusOr<UnitExecutor::GradientTarget> UnitExecutor::GradientOf(int unit, 
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
   UnitState& state = states_[unit];
   GradientTarget target;
-  target.data = static_cast<char*>(options_.collectives->Gradient(state.gradient_slot)) +
+  target.data = static_cast<char*>(options_.collectives->Gradient(gradient_slot_[unit])) +
                 options_.layouts[unit].parameters(parameter).offset() * ElementBytes(unit);
   target.accumulate = state.written[parameter];
   state.written[parameter] = true;
@@ -264,7 +269,7 @@ absl::Status UnitExecutor::ZeroUnwritten(int unit) {
   const int64_t bytes = ElementBytes(unit);
   const auto zero = [&](int64_t begin, int64_t end) {
     if (begin == end) return absl::OkStatus();
-    return options_.collectives->ZeroGradient(state.gradient_slot, begin * bytes,
+    return options_.collectives->ZeroGradient(gradient_slot_[unit], begin * bytes,
                                               (end - begin) * bytes, /*stream=*/nullptr);
   };
   int64_t zeroed_from = 0;  // end of the last gradient that stays
@@ -295,11 +300,12 @@ absl::Status UnitExecutor::Reduce(int unit) {
   TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
   TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
+  const int slot = gradient_slot_[unit];
   const absl::Span<float> shard = options_.store->Gradients(unit);
   state.reduce_timing = OpTiming();
   TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
                                               {.unit = unit,
-                                               .gradient_slot = state.gradient_slot,
+                                               .gradient_slot = slot,
                                                .shard = shard.data(),
                                                .shard_numel = static_cast<int64_t>(shard.size()),
                                                .gradient_dtype = options_.units[unit].param_dtype(),
@@ -308,10 +314,13 @@ absl::Status UnitExecutor::Reduce(int unit) {
                                               /*stream=*/nullptr, &state.reduce_timing));
   state.reducing = true;
   ++state.reductions;
-  gradient_slots_[state.gradient_slot] = {.tenant = -1, .freed = ++calls_};
-  state.gradient_slot = -1;
+  gradient_tenants_[slot] = -1;
+  state.gradient_open = false;
+  state.kept = false;
   return absl::OkStatus();
 }
+
+void UnitExecutor::KeepGradient(int unit) { states_[unit].kept = Trainable(unit); }
 
 void UnitExecutor::PublishShard(int unit) {
   if (!Empty(unit)) options_.collectives->PublishShard(unit);
@@ -319,12 +328,11 @@ void UnitExecutor::PublishShard(int unit) {
 
 absl::Status UnitExecutor::GatherMaster(int unit, float* whole) {
   if (Empty(unit)) return absl::OkStatus();
-  const int slot = LongestFree(options_.layout.gradient_slots(), gradient_slots_, unit);
-  if (slot < 0) {
+  const int slot = gradient_slot_[unit];
+  if (slot < 0 || gradient_tenants_[slot] >= 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no buffer to gather unit ", Name(unit), " through; end the step first"));
   }
-  gradient_slots_[slot].freed = ++calls_;
   const absl::Span<float> shard = options_.store->Parameters(unit);
   return options_.collectives->GatherShards(unit, slot, shard.data(),
                                             static_cast<int64_t>(shard.size()), whole);
@@ -337,7 +345,12 @@ absl::Status UnitExecutor::FinishReductions() {
       return absl::FailedPreconditionError(absl::StrCat(
           "unit ", Name(unit), " is still in use at the end of the step; drop its lease"));
     }
-    if (state.gradient_slot >= 0 || (Trainable(unit) && state.reductions == 0)) {
+    if (state.kept) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "unit ", Name(unit), " ends the step with gradients of micro-batches that were not ",
+          "synchronised; call Reduce for it in a last micro-batch with synchronize = true"));
+    }
+    if (state.gradient_open || (Trainable(unit) && state.reductions == 0)) {
       return absl::FailedPreconditionError(
           absl::StrCat("unit ", Name(unit), " was not reduced in this step; call Reduce"));
     }

@@ -2,14 +2,17 @@
 // through writing -> reducing, in the slots that the layout planned. It decides which slot, when to
 // gather ahead and whether the order is kept; Collectives move the bytes.
 //
-// Every decision follows from the sequence of calls alone, never from timing, so all ranks decide
-// alike without talking.
+// Every decision follows from the calls that all ranks make alike (never from timing), so all ranks
+// decide alike without talking.
 //
 // Slots: a unit goes into the slot of its level or a spare one, whichever has been free longest. A
 // unit whose last use ends stays where it is if it is among the next `prefetch` of the order, else
 // its slot is free. An Unshard that finds no slot first drops a unit that was gathered ahead; if
 // there is none it is FAILED_PRECONDITION, never a wait. A resident unit is always in its own
 // place.
+//
+// Gradient slots: which one is a unit's follows from the layout alone (gradient_slots.h). A unit
+// holds it from its first GradientOf to its Reduce; KeepGradient holds it over micro-batches.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_UNIT_EXECUTOR_H_
@@ -66,11 +69,16 @@ class UnitExecutor {
   // Starts to average the unit's gradients over the group. Parameters without a gradient count as
   // zero.
   absl::Status Reduce(int unit);
+  // Instead of Reduce: the gradients stay where they are, and a later micro-batch of the step adds
+  // to them and reduces the sum. Nothing is sent. Only where the layout has a gradient slot for
+  // each unit.
+  void KeepGradient(int unit);
   // The unit's flat parameter in float32, as the master shards have it, into `whole` (padded_numel
   // elements; null: this rank only takes part). Waits. Call between steps.
   absl::Status GatherMaster(int unit, float* whole);
   // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
-  // not reduced, a use has not ended, or the step ended before its order did; names the unit.
+  // not reduced, or its gradients were only kept, a use has not ended, or the step ended before its
+  // order did; names the unit.
   absl::Status FinishReductions();
   // This rank has written the unit's shard: filled it, or applied an update to it.
   void PublishShard(int unit);
@@ -88,7 +96,8 @@ class UnitExecutor {
     Event gathered;
     bool whole = false;  // `gathered` has been waited for
     OpTiming gather_timing;
-    int gradient_slot = -1;  // while gradients are being written
+    bool gradient_open = false;  // it holds its gradient slot
+    bool kept = false;           // by KeepGradient, since its last Reduce
     std::vector<bool> written;
     int64_t reductions = 0;  // in this step
     Event reduced;
@@ -105,8 +114,7 @@ class UnitExecutor {
   bool Trainable(int unit) const;
   std::string Name(int unit) const;
   bool Fits(const v1::Slot& slot, int unit) const;
-  template <typename Slots>
-  int LongestFree(const Slots& planned, const std::vector<SlotState>& states, int unit) const;
+  int LongestFree(int unit) const;
   // A slot for the unit, dropping a unit gathered ahead if `may_evict`; -1: none.
   int TakeSlot(int unit, bool may_evict);
   absl::Status Gather(int unit, int slot);
@@ -123,8 +131,9 @@ class UnitExecutor {
   const Options options_;
   std::vector<UnitState> states_;
   std::vector<SlotState> slots_;
-  std::vector<SlotState> gradient_slots_;
-  std::vector<int> resident_slot_;  // by unit; -1: takes turns with others
+  std::vector<int> gradient_tenants_;     // by gradient slot; -1: free
+  std::vector<int> resident_slot_;        // by unit; -1: takes turns with others
+  const std::vector<int> gradient_slot_;  // by unit; -1: the unit has no elements
   int64_t calls_ = 0;
   bool order_known_ = false;
   std::vector<int> order_;

@@ -236,8 +236,8 @@ TEST_F(UnitExecutorTest, GradientsTakeTurnsAndTheRootHasItsOwn) {
   }
   EXPECT_THAT(
       collectives_.Take(),
-      ElementsAre("acquire 0 for 4", "acquire 1 for 3", "reduce 3 from 1", "acquire 2 for 2",
-                  "reduce 2 from 2", "acquire 1 for 1", "reduce 1 from 1"));
+      ElementsAre("acquire 0 for 4", "acquire 2 for 3", "reduce 3 from 2", "acquire 1 for 2",
+                  "reduce 2 from 1", "acquire 2 for 1", "reduce 1 from 2"));
 }
 
 TEST_F(UnitExecutorTest, FirstWriteOverwritesLaterOnesAddAndTheRestIsZero) {
@@ -261,8 +261,54 @@ TEST_F(UnitExecutorTest, LaterMicroBatchesAddToTheShardAndTheNextStepStartsAnew)
   executor_->BeginStep();
   ASSERT_TRUE(executor_->Reduce(0).ok());
   EXPECT_THAT(collectives_.Take(),
-              ElementsAre("acquire 1 for 0", "reduce 0 from 1", "acquire 2 for 0", "add 0 from 2",
+              ElementsAre("acquire 1 for 0", "reduce 0 from 1", "acquire 1 for 0", "add 0 from 1",
                           "acquire 1 for 0", "reduce 0 from 1"));
+}
+
+TEST_F(UnitExecutorTest, GradientSlotsDoNotDependOnWhoAsksFirst) {
+  executor_->BeginStep();
+  ASSERT_TRUE(executor_->GradientOf(0, 0).ok());
+  ASSERT_TRUE(executor_->GradientOf(1, 0).ok());
+  ASSERT_TRUE(executor_->Reduce(0).ok());
+  ASSERT_TRUE(executor_->Reduce(1).ok());
+  EXPECT_THAT(collectives_.Take(), ElementsAre("acquire 1 for 0", "acquire 2 for 1",
+                                               "reduce 0 from 1", "reduce 1 from 2"));
+  // Another rank has nothing for unit 0.
+  executor_->BeginStep();
+  ASSERT_TRUE(executor_->GradientOf(1, 0).ok());
+  ASSERT_TRUE(executor_->Reduce(0).ok());
+  ASSERT_TRUE(executor_->Reduce(1).ok());
+  EXPECT_THAT(collectives_.Take(), ElementsAre("acquire 2 for 1", "acquire 1 for 0",
+                                               "reduce 0 from 1", "reduce 1 from 2"));
+}
+
+TEST_F(UnitExecutorTest, SlotThatHoldsAnotherUnitsGradientsIsAnErrorThatNamesIt) {
+  executor_->BeginStep();
+  ASSERT_TRUE(executor_->GradientOf(0, 0).ok());
+  const absl::Status status = executor_->GradientOf(2, 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("no gradient buffer for unit h.2 while unit h.0 has gradients in it"));
+}
+
+TEST_F(UnitExecutorTest, KeptGradientsAreAddedToAndReducedOnce) {
+  executor_->BeginStep();
+  for (float& value : collectives_.gradients_[1]) value = 99;  // an older tenant's
+  *reinterpret_cast<float*>(executor_->GradientOf(0, 0)->data) = 5;
+  executor_->KeepGradient(0);
+  EXPECT_THAT(collectives_.Take(), ElementsAre("acquire 1 for 0"));
+  EXPECT_THAT(std::string(executor_->FinishReductions().message()),
+              HasSubstr("unit h.0 ends the step with gradients of micro-batches that were not"));
+  // The next micro-batch: the first parameter is added to, the second is new.
+  EXPECT_TRUE(executor_->GradientOf(0, 0)->accumulate);
+  auto second = executor_->GradientOf(0, 1);
+  EXPECT_FALSE(second->accumulate);
+  *reinterpret_cast<float*>(second->data) = 6;
+  ASSERT_TRUE(executor_->Reduce(0).ok());
+  EXPECT_THAT(collectives_.Take(), ElementsAre("reduce 0 from 1"));
+  EXPECT_THAT(collectives_.gradients_[1], ElementsAre(5, 0, 6, 0));
+  for (const int unit : {1, 2, 3, kRoot}) ASSERT_TRUE(executor_->Reduce(unit).ok());
+  EXPECT_TRUE(executor_->FinishReductions().ok());
 }
 
 TEST_F(UnitExecutorTest, MasterIsGatheredThroughAGradientSlot) {

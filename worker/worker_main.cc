@@ -13,18 +13,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
+#include "common/find_program.h"
+#include "common/host_port.h"
 #include "common/logging.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
-#include "common/unique_fd.h"
 #include "worker/agent.h"
-#include "worker/checkpoint.h"
 #include "worker/device/probe.h"
 #include "worker/session.h"
 #include "worker/workloads/gpt.h"
@@ -50,8 +48,10 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   app.add_option("--local_workers", flags.agent.local_workers, "ranks that this host offers [1]");
   app.add_option("--job", flags.agent.job, "the job to work for [any that waits for workers]");
   app.add_option("--host_name", flags.agent.host_name, "what to call this host [its own name]");
-  app.add_option("program", flags.agent.program,
-                 "-- PROGRAM ARGS: what to run as each rank [the job's built-in workload]");
+  app.add_option(
+      "program", flags.agent.program,
+      "-- PROGRAM ARGS: what to run as each rank of a job with the workload attached [the "
+      "job's built-in workload]");
   app.add_flag("--run_workload", flags.run_workload)->group("");
   try {
     app.parse(argc, argv);
@@ -64,36 +64,6 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-absl::Status CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return InvalidField("--coordinator", absl::StrCat("\"", address,
-                                                      "\" is not HOST:PORT with a port of 1 to "
-                                                      "65535"));
-  }
-  return absl::OkStatus();
-}
-
-bool IsExecutable(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
-}
-
-// The path of a program, looked for in PATH as a shell does.
-absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path) {
-  if (name.find('/') != std::string::npos) {
-    if (IsExecutable(name)) return name;
-    return InvalidField("PROGRAM", absl::StrCat("\"", name, "\" is no program that can be run"));
-  }
-  for (const absl::string_view directory : absl::StrSplit(path, ':', absl::SkipEmpty())) {
-    const std::string candidate = absl::StrCat(directory, "/", name);
-    if (IsExecutable(candidate)) return candidate;
-  }
-  return InvalidField("PROGRAM", absl::StrCat("\"", name, "\" is not found in PATH"));
-}
-
 // Fills in what the flags left open, and checks it.
 absl::Status Complete(Agent::Options& options) {
   TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
@@ -101,8 +71,9 @@ absl::Status Complete(Agent::Options& options) {
   if (options.coordinator.empty()) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
-  TESSERA_RETURN_IF_ERROR(CheckAddress(options.coordinator));
+  TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", options.coordinator));
   if (!options.program.empty()) {
+    options.attached = true;
     TESSERA_ASSIGN_OR_RETURN(options.program[0], FindProgram(options.program[0], env.path));
     return absl::OkStatus();
   }
@@ -149,10 +120,7 @@ absl::Status Work(Session& session) {
         absl::StrCat("workload \"", workload,
                      "\" is not built in; start the host with `tessera-worker -- PROGRAM`"));
   }
-  TESSERA_ASSIGN_OR_RETURN(const UniqueFd export_lock, PrepareExport(session));
   TESSERA_RETURN_IF_ERROR(RunGpt(session));
-  TESSERA_ASSIGN_OR_RETURN(const std::string path, WriteExport(session));
-  if (!path.empty()) LogInfo(absl::StrCat("wrote ", path));
   return session.Finish();
 }
 

@@ -9,8 +9,8 @@
 // with no descriptor but the standard ones and its end of the socket, whose number TESSERA_AGENT_FD
 // names. The agent may have threads: nothing of it runs between fork and exec.
 //
-// What the program starts in its group (a shell's commands, say) gets its signals, and is killed when
-// the program has ended: it would go on for nobody.
+// What the program starts in its group (a shell's commands, say) gets its signals, and is killed
+// when the program has ended: it would go on for nobody.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_WORKER_PROCESS_H_

@@ -9,7 +9,12 @@ import programs  # noqa: E402
 
 
 def pytest_sessionstart(session):
-    for path in (programs.TESSERA, programs.COORDINATOR, programs.WORKER):
+    for path in (
+        programs.TESSERA,
+        programs.COORDINATOR,
+        programs.WORKER,
+        programs.CHAR_MODEL,
+    ):
         if not path.exists():
             pytest.exit(f"{path} is not built: bazel build //...", returncode=3)
 

@@ -21,6 +21,7 @@ BIN = pathlib.Path(os.environ.get("TESSERA_BIN", ROOT / "bazel-bin"))
 TESSERA = BIN / "client" / "tessera"
 COORDINATOR = BIN / "coordinator" / "tessera-coordinator"
 WORKER = BIN / "worker" / "tessera-worker"
+CHAR_MODEL = BIN / "tests" / "examples" / "char_model"
 
 # Far more than anything takes on a busy machine.
 PATIENCE = 60
@@ -154,9 +155,9 @@ class Sandbox:
         path.write_text(json.dumps(job), encoding="utf-8")
         return path
 
-    def start_coordinator(self):
+    def start_coordinator(self, drain_delay="0s"):
         """(program, HOST:PORT)"""
-        program = self.start(COORDINATOR, "--listen=127.0.0.1:0")
+        program = self.start(COORDINATOR, "--listen=127.0.0.1:0", f"--drain_delay={drain_delay}")
         return program, program.wait_for_line(r"listening (\S+:\d+)$").group(1)
 
     def start_agent(self, address, workers, *argv, **env):

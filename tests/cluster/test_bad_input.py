@@ -154,6 +154,7 @@ RUNS = {
     "unknown key": (["--set", "colour=red"], "colour"),
     "set without value": (["--set", "steps"], "--set"),
     "set of the wrong type": (["--set", "steps=many"], "steps"),
+    "too many threads": (["--set", "threads_per_worker=1024"], "threads_per_worker"),
     "no workers": (["--workers=0"], "mesh.min_workers"),
     "workers no number": (["--workers=two"], "--workers"),
     "batch does not divide": (["--workers=5"], "global_batch"),
@@ -222,6 +223,21 @@ def test_submit_names_the_field_and_creates_nothing(sandbox):
     assert (program.code, len(program.err), program.out) == (2, 1, []), program.transcript()
     assert "global_batch" in program.err[0]
     assert sandbox.tessera("get", "job", "small", f"--coordinator={address}").code == 4
+
+
+@pytest.mark.parametrize("field", ["data", "checkpoint.dir"])
+def test_submit_wants_paths_that_the_workers_see(sandbox, field):
+    _, address = sandbox.start_coordinator()
+    where = f"--coordinator={address}"
+    job = sandbox.write_job(SMALL_JOB)
+    relative = sandbox.tessera("submit", f"--job={job}", where, "--set", f"{field}=here")
+    assert (relative.code, len(relative.err), relative.out) == (2, 1, []), relative.transcript()
+    assert field in relative.err[0]
+    # What is missing here may be there.
+    missing = sandbox.tessera("submit", f"--job={job}", where, "--set", f"{field}=/no/such/path")
+    assert (missing.code, missing.out) == (0, ["small"]), missing.transcript()
+    assert len(missing.err) == (1 if field == "data" else 0)
+    assert all("/no/such/path" in line for line in missing.err)
 
 
 def test_nobody_listens(sandbox):

@@ -99,6 +99,33 @@ def test_maps_what_was_forecast_in_every_mode(sandbox, unshard, dtype):
         assert exported.get_tensor("wte.weight").dtype == numpy.float32
 
 
+@pytest.mark.parametrize("unshard", ["slots", "resident"])
+def test_accumulates_in_buffers_that_were_forecast(sandbox, unshard):
+    seen = []
+    for accumulate in (False, True):
+        memory = {"unshard": unshard, "accumulate_unsynchronized": accumulate}
+        job = sandbox.write_job(
+            {
+                **SMALL_JOB,
+                "model": {**SMALL_JOB["model"], "layers": 4},
+                "steps": 20,
+                "micro_batches": 2,
+                "memory": memory,
+            }
+        )
+        program = sandbox.tessera("run", f"--job={job}")
+        assert program.code == 0, program.transcript()
+        header = next(index for index, line in enumerate(program.out) if line.startswith("RANK "))
+        ranks = [line.replace(",", "").split() for line in program.out[header + 1 : header + 3]]
+        for _, _, _, forecast, measured, difference in ranks:
+            assert (measured, difference) == (forecast, "0")
+        final = float(re.search(r"loss (\S+)", losses(program)[-1]).group(1))
+        seen.append((final, int(ranks[0][3])))
+    # The same training but for rounding, and buffers for four blocks instead of two.
+    assert seen[1][0] == pytest.approx(seen[0][0], abs=0.002)
+    assert seen[1][1] > seen[0][1]
+
+
 def test_modes_give_the_same_bits(sandbox):
     seen = set()
     for unshard in ("slots", "resident"):

@@ -1,48 +1,115 @@
 #include "tests/fakes/thread_ranks.h"
 
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
 #include "common/control_file.h"
+#include "common/dtype.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
+#include "coordinator/layout.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/parameter_init.h"
 
 namespace tessera {
 namespace {
 
-int64_t SlotsEnd(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
-  int64_t end = 0;
-  for (const v1::Slot& slot : slots) end = std::max(end, slot.offset_bytes() + slot.bytes());
-  return end;
+// [begin, end) in bytes, in order.
+using Regions = std::vector<std::pair<int64_t, int64_t>>;
+
+Regions RegionsOf(const google::protobuf::RepeatedPtrField<v1::Slot>& slots, int64_t base) {
+  Regions regions;
+  for (const v1::Slot& slot : slots) {
+    const int64_t begin = base + slot.offset_bytes();
+    regions.emplace_back(begin, begin + slot.bytes());
+  }
+  std::sort(regions.begin(), regions.end());
+  return regions;
 }
+
+Regions RankFileRegions(const JobPlan& plan) {
+  const v1::RankFileLayout& file = plan.layout.rank_file();
+  Regions regions = {{0, file.record_bytes()},
+                     {file.undo_offset_bytes(), file.undo_offset_bytes() + file.undo_bytes()}};
+  for (int i = 0; i < plan.layout.units_size(); ++i) {
+    const v1::UnitLayout& unit = plan.layout.units(i);
+    const int64_t shard_bytes =
+        unit.shard_numel() * DTypeBytes(plan.plan.units(i).original_dtype());
+    const int64_t state_bytes =
+        unit.shard_numel() * static_cast<int64_t>(sizeof(float)) * file.optimizer_arrays();
+    regions.emplace_back(unit.gradient_offset_bytes(), unit.gradient_offset_bytes() + shard_bytes);
+    regions.emplace_back(unit.optimizer_offset_bytes(),
+                         unit.optimizer_offset_bytes() + state_bytes);
+    if (MasterIsResident(plan.plan.units(i), plan.layout)) continue;
+    regions.emplace_back(unit.parameter_offset_bytes(),
+                         unit.parameter_offset_bytes() + shard_bytes);
+  }
+  std::sort(regions.begin(), regions.end());
+  return regions;
+}
+
+int64_t EndOf(const Regions& regions) { return regions.empty() ? 0 : regions.back().second; }
 
 }  // namespace
 
-ThreadRanks::Buffer::Buffer(int64_t bytes) : bytes_(std::max(bytes, kPageBytes)) {
-  data_ = static_cast<char*>(
-      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+ThreadRanks::Buffer::Buffer(int64_t bytes, bool forked) : bytes_(bytes), forked_(forked) {
+  if (forked) {
+    data_ = static_cast<char*>(mmap(nullptr, std::max(bytes, kPageBytes), PROT_READ | PROT_WRITE,
+                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    return;
+  }
+  data_ = static_cast<char*>(operator new(bytes, std::align_val_t(kPageBytes)));
+  std::memset(data_, 0, bytes);
 }
 
-ThreadRanks::Buffer::~Buffer() { munmap(data_, bytes_); }
+ThreadRanks::Buffer::~Buffer() {
+  ASAN_UNPOISON_MEMORY_REGION(data_, bytes_);
+  if (forked_) {
+    munmap(data_, std::max(bytes_, kPageBytes));
+  } else {
+    operator delete(data_, std::align_val_t(kPageBytes));
+  }
+}
+
+void ThreadRanks::Buffer::AllowOnly(const std::vector<std::pair<int64_t, int64_t>>& regions) {
+  int64_t free = 0;  // where the gap before the next region begins
+  for (const auto& [begin, end] : regions) {
+    if (begin > free) ASAN_POISON_MEMORY_REGION(data_ + free, begin - free);
+    free = std::max(free, end);
+  }
+  if (free < bytes_) ASAN_POISON_MEMORY_REGION(data_ + free, bytes_ - free);
+}
 
 ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options)
     : spec_(std::move(spec)),
       plan_(std::move(plan)),
       world_size_(world_size),
       options_(std::move(options)),
-      unsharded_(SlotsEnd(plan_.layout.unsharded_slots())),
-      gradients_(plan_.layout.gradient_stride_bytes() * world_size),
+      unsharded_(EndOf(RegionsOf(plan_.layout.unsharded_slots(), 0)), options_.forked),
+      gradients_(plan_.layout.gradient_stride_bytes() * world_size, options_.forked),
       control_(ControlFileBytes(world_size, plan_.layout.unsharded_slots_size(),
-                                plan_.layout.gradient_slots_size())),
+                                plan_.layout.gradient_slots_size()),
+               options_.forked),
       idle_(world_size) {
+  // A GPU's slots are not in these buffers.
+  const bool shared = plan_.layout.device() != v1::CUDA;
+  if (shared) unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
+  Regions gradients;
   for (int rank = 0; rank < world_size; ++rank) {
-    files_.push_back(std::make_unique<Buffer>(plan_.layout.rank_file().total_bytes()));
+    const Regions own =
+        RegionsOf(plan_.layout.gradient_slots(), rank * plan_.layout.gradient_stride_bytes());
+    gradients.insert(gradients.end(), own.begin(), own.end());
+    files_.push_back(
+        std::make_unique<Buffer>(plan_.layout.rank_file().total_bytes(), options_.forked));
+    files_.back()->AllowOnly(RankFileRegions(plan_));
   }
+  if (shared) gradients_.AllowOnly(gradients);
 }
 
 absl::StatusOr<std::unique_ptr<ThreadRanks>> ThreadRanks::Create(const v1::JobSpec& spec,
@@ -57,7 +124,7 @@ void ThreadRanks::Lag() {
   ++lags_;
   auto others_idle = [&] {
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != options_.lag_rank && !idle_[rank]) return false;
+      if (rank != options_.lag_rank && !idle_[rank].load(std::memory_order_relaxed)) return false;
     }
     return true;
   };
@@ -77,6 +144,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
   parts.planned.layouts.assign(plan_.layout.units().begin(), plan_.layout.units().end());
   parts.faults = std::make_unique<FaultPoints>();
+  if (options_.membership) parts.membership = options_.membership(rank);
   if (rank == options_.lag_rank) {
     *parts.faults = FaultPoints([this](absl::string_view point, int64_t) {
       if (point == options_.lag_point) Lag();
@@ -93,7 +161,9 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   collectives.sync.unsharded_slots = plan_.layout.unsharded_slots_size();
   collectives.sync.gradient_slots = plan_.layout.gradient_slots_size();
   collectives.sync.timeout = options_.timeout;
-  collectives.sync.on_park = [this, rank](bool parked) { idle_[rank] = parked; };
+  collectives.sync.on_park = [this, rank](bool parked) {
+    idle_[rank].store(parked, std::memory_order_relaxed);
+  };
   collectives.unsharded = unsharded_.data();
   collectives.gradients = gradients_.data();
   collectives.layout = plan_.layout;
@@ -101,6 +171,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
     collectives.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   collectives.faults = parts.faults.get();
   parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
+  if (options_.wrap) parts.collectives = options_.wrap(rank, std::move(parts.collectives));
 
   if (options_.prepare != nullptr)
     TESSERA_RETURN_IF_ERROR(options_.prepare(rank, rank_file(rank), parts));
@@ -132,7 +203,7 @@ std::vector<absl::Status> ThreadRanks::Run(const std::function<absl::Status(Sess
         absl::StatusOr<std::unique_ptr<Session>> session = MakeSession(rank);
         statuses[rank] = session.ok() ? body(**session) : session.status();
         if (session.ok() && !statuses[rank].ok()) (*session)->Abort(statuses[rank]);
-        idle_[rank] = true;
+        idle_[rank].store(true, std::memory_order_relaxed);
       });
     }
   }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,13 @@ class ThreadRanks {
     int lag_rank = -1;
     std::string lag_point;
     absl::Duration timeout = absl::Seconds(30);
+    // The ranks are processes that are forked after Create and call MakeSession.
+    bool forked = false;
+    // What each rank's session gets in place of its collectives; empty: these.
+    std::function<std::unique_ptr<Collectives>(int rank, std::unique_ptr<Collectives>)> wrap =
+        nullptr;
+    // Makes a rank's line to a coordinator; none: null.
+    std::function<std::unique_ptr<MembershipClient>(int rank)> membership = nullptr;
     // What else a rank does before its shards are made: it may replace its collectives, as a rank
     // on a GPU does. Null: nothing.
     std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare =
@@ -53,25 +61,33 @@ class ThreadRanks {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
 
+  // One rank's session, for programs whose ranks are processes (Options.forked). At most one for each
+  // rank.
+  absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
+
   // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank
   // order. A rank whose body fails aborts its session with that status. Once only.
   std::vector<absl::Status> Run(const std::function<absl::Status(Session&)>& body);
 
  private:
-  // Zeroed memory aligned to a page.
+  // Zeroed memory aligned to a page. On the heap, so that AddressSanitizer sees its end; or, with
+  // `forked`, shared with the processes that are forked later.
   class Buffer {
    public:
-    explicit Buffer(int64_t bytes);
+    Buffer(int64_t bytes, bool forked);
     ~Buffer();
     char* data() { return data_; }
+    // Under AddressSanitizer any access outside `regions` ([begin, end) in bytes, in order) is an
+    // error.
+    void AllowOnly(const std::vector<std::pair<int64_t, int64_t>>& regions);
 
    private:
     char* data_;
     int64_t bytes_;
+    bool forked_;
   };
 
   ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
-  absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
   void Lag();
 
   const v1::JobSpec spec_;
@@ -80,7 +96,8 @@ class ThreadRanks {
   const Options options_;
   Buffer unsharded_, gradients_, control_;
   std::vector<std::unique_ptr<Buffer>> files_;
-  // Ranks that are parked or have ended.
+  // Ranks that are parked or have ended. Relaxed: standing still orders nothing, so that
+  // ThreadSanitizer still sees what the protocol alone has to order.
   std::vector<std::atomic<bool>> idle_;
   std::atomic<int64_t> lags_{0};
 };

@@ -1,5 +1,5 @@
-// Any bytes as a job file, planned at several world sizes: refused on one line, or a layout in which
-// every parameter lies once, within its unit, and the shards make up the unit.
+// Any bytes as a job file, planned at several world sizes: refused on one line, or a layout in
+// which every parameter lies once, within its unit, and the shards make up the unit.
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -10,8 +10,8 @@
 namespace tessera {
 namespace {
 
-// A builtin model is as large as its fields say: a plan of 10,000 layers finds nothing that one of 8
-// does not.
+// A builtin model is as large as its fields say: a plan of 10,000 layers finds nothing that one of
+// 8 does not.
 constexpr int64_t kMaxLayers = 8;
 
 void CheckPlan(const JobPlan& planned, int world_size) {

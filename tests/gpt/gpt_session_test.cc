@@ -194,12 +194,15 @@ TEST(GptSessionTest, FirstStepMatchesReferenceOfGlobalBatchAtEveryWorldSize) {
 TEST(GptSessionTest, MicroBatchesAddUpToTheSameGradient) {
   v1::JobSpec job = Job();
   job.set_micro_batches(2);
-  for (const int world_size : {1, 2}) {
-    SCOPED_TRACE(world_size);
-    const Trained trained = TrainOk(job, world_size);
-    const Reference expected = RunReference(job, trained.start);
-    EXPECT_NEAR(trained.progress.at(0).loss(), expected.loss, 1e-6 * expected.loss);
-    ExpectGradients(trained.gradients, expected, 32);
+  for (const bool unsynchronized : {false, true}) {
+    job.mutable_memory()->set_accumulate_unsynchronized(unsynchronized);
+    for (const int world_size : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat(world_size, unsynchronized ? " ranks, reduced once" : " ranks"));
+      const Trained trained = TrainOk(job, world_size);
+      const Reference expected = RunReference(job, trained.start);
+      EXPECT_NEAR(trained.progress.at(0).loss(), expected.loss, 1e-6 * expected.loss);
+      ExpectGradients(trained.gradients, expected, 32);
+    }
   }
 }
 

@@ -3,8 +3,8 @@
 //   planted_race none    rank 1 waits for rank 0's lease word: no race
 //   planted_race race    rank 1 does not wait: ThreadSanitizer must report it
 //
-// The words are the ones that workers use. The sound run shows that atomics in mapped memory and the
-// futex give no false alarm; the other one that a missing lease is seen, also where the threads
+// The words are the ones that workers use. The sound run shows that atomics in mapped memory and
+// the futex give no false alarm; the other one that a missing lease is seen, also where the threads
 // happen not to overlap: nothing orders their writes.
 #include <sys/mman.h>
 
@@ -44,8 +44,7 @@ absl::Status WaitForTenancy(HostSync& sync) {
 
 int Run(bool race) {
   const int64_t bytes = ControlFileBytes(2, 1, 0);
-  void* control =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* control = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (control == MAP_FAILED) return 3;
   int64_t slot_data = 0;
   absl::Status waited;

@@ -1,5 +1,6 @@
 // Each rank is delayed at each point of the lease protocol for as long as its peers can do without
-// it; the result must stay bit for bit the same.
+// it; the result must stay bit for bit the same, also where gradients are accumulated over two
+// micro-batches and reduced once.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,14 +15,16 @@ namespace {
 
 constexpr int kSteps = 3;
 
-std::vector<ToyValues> Train(const std::string& unshard, int world_size,
+std::vector<ToyValues> Train(const std::string& unshard, int world_size, int micro_batches,
                              ThreadRanks::Options options, int64_t* lags) {
   std::vector<ToyValues> values(world_size);
-  auto ranks = ThreadRanks::Create(ToyJob(unshard), world_size, std::move(options));
+  v1::JobSpec job = ToyJob(unshard);
+  job.mutable_memory()->set_accumulate_unsynchronized(micro_batches > 1);
+  auto ranks = ThreadRanks::Create(job, world_size, std::move(options));
   EXPECT_TRUE(ranks.ok()) << ranks.status();
   const auto statuses = (*ranks)->Run([&](Session& session) -> absl::Status {
     for (int step = 0; step < kSteps; ++step)
-      TESSERA_RETURN_IF_ERROR(ToyStep(session, 0.01).status());
+      TESSERA_RETURN_IF_ERROR(ToyStep(session, 0.01, micro_batches).status());
     TESSERA_ASSIGN_OR_RETURN(values[session.rank()], ToySummonAll(session));
     return session.Finish();
   });
@@ -30,15 +33,16 @@ std::vector<ToyValues> Train(const std::string& unshard, int world_size,
   return values;
 }
 
-class LagTest : public ::testing::TestWithParam<std::tuple<std::string, int, std::string>> {};
+class LagTest : public ::testing::TestWithParam<std::tuple<std::string, int, int, std::string>> {};
 
 TEST_P(LagTest, ChangesNoBit) {
-  const auto& [unshard, world_size, point] = GetParam();
+  const auto& [unshard, world_size, micro_batches, point] = GetParam();
   int64_t lags = 0;
-  const std::vector<ToyValues> undisturbed = Train(unshard, world_size, {}, &lags);
+  const std::vector<ToyValues> undisturbed = Train(unshard, world_size, micro_batches, {}, &lags);
   for (int rank = 0; rank < world_size; ++rank) {
-    EXPECT_EQ(Train(unshard, world_size, {.lag_rank = rank, .lag_point = point}, &lags),
-              undisturbed)
+    EXPECT_EQ(
+        Train(unshard, world_size, micro_batches, {.lag_rank = rank, .lag_point = point}, &lags),
+        undisturbed)
         << "rank " << rank;
     EXPECT_GE(lags, kSteps) << "the point was hardly ever passed";
   }
@@ -47,13 +51,15 @@ TEST_P(LagTest, ChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(
     Points, LagTest,
     ::testing::Combine(::testing::Values("slots", "resident"), ::testing::Values(2, 3),
+                       ::testing::Values(1, 2),
                        ::testing::Values("unshard_write", "unshard_written", "unshard_wait",
                                          "lease_release", "gradient_acquire", "reduce_ready",
                                          "reduce", "reduce_read", "vote", "barrier", "undo_written",
                                          "optimizer", "optimizer_done")),
     [](const auto& info) {
-      return std::get<0>(info.param) + "_" + std::get<2>(info.param) + "_" +
-             std::to_string(std::get<1>(info.param));
+      return std::get<0>(info.param) + "_" + std::get<3>(info.param) + "_" +
+             std::to_string(std::get<1>(info.param)) + "_ranks_" +
+             std::to_string(std::get<2>(info.param)) + "_micro_batches";
     });
 
 }  // namespace

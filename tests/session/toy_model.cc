@@ -59,6 +59,22 @@ absl::Status Forward(Session& session, int block, double* sum) {
   return absl::OkStatus();
 }
 
+absl::Status ForwardAndBackward(Session& session, int64_t step, double* sum) {
+  TESSERA_ASSIGN_OR_RETURN(const int root, session.FindUnit(""));
+  TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, session.Unshard(root, Phase::kForward));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView emb, lease.Parameter("emb.weight"));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView head, lease.Parameter("head.weight"));
+  for (int block = 0; block < kToyBlocks; ++block)
+    TESSERA_RETURN_IF_ERROR(Forward(session, block, sum));
+  // The tied weight gets a gradient from each of its uses, the first before the blocks' and the
+  // second after.
+  TESSERA_RETURN_IF_ERROR(WriteGradient(session, root, "head.weight", head, step));
+  for (int block = kToyBlocks - 1; block >= 0; --block)
+    TESSERA_RETURN_IF_ERROR(Backward(session, block, step));
+  TESSERA_RETURN_IF_ERROR(WriteGradient(session, root, "emb.weight", emb, step));
+  return session.Reduce(root);
+}
+
 }  // namespace
 
 v1::JobSpec ToyJob(const std::string& unshard) {
@@ -102,25 +118,14 @@ float ToyGradient(float parameter, int rank, int64_t step, int64_t element) {
          0.125f * static_cast<float>((rank + 1) * (1 + (element + step) % 5) - 4);
 }
 
-absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate) {
+absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate, int micro_batches) {
   TESSERA_ASSIGN_OR_RETURN(const StepInfo step,
                            session.BeginStep({.learning_rate = learning_rate}));
-  TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
-  TESSERA_ASSIGN_OR_RETURN(const int root, session.FindUnit(""));
   double sum = 0;
-  {
-    TESSERA_ASSIGN_OR_RETURN(const UnitLease lease, session.Unshard(root, Phase::kForward));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView emb, lease.Parameter("emb.weight"));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView head, lease.Parameter("head.weight"));
-    for (int block = 0; block < kToyBlocks; ++block)
-      TESSERA_RETURN_IF_ERROR(Forward(session, block, &sum));
-    // The tied weight gets a gradient from each of its uses, the first before the blocks' and the
-    // second after.
-    TESSERA_RETURN_IF_ERROR(WriteGradient(session, root, "head.weight", head, step.step));
-    for (int block = kToyBlocks - 1; block >= 0; --block)
-      TESSERA_RETURN_IF_ERROR(Backward(session, block, step.step));
-    TESSERA_RETURN_IF_ERROR(WriteGradient(session, root, "emb.weight", emb, step.step));
-    TESSERA_RETURN_IF_ERROR(session.Reduce(root));
+  for (int index = 0; index < micro_batches; ++index) {
+    TESSERA_RETURN_IF_ERROR(
+        session.BeginMicroBatch({.index = index, .synchronize = index + 1 == micro_batches}));
+    TESSERA_RETURN_IF_ERROR(ForwardAndBackward(session, step.step, &sum));
   }
   double sums[2] = {sum, -sum * session.world_size()};
   TESSERA_RETURN_IF_ERROR(session.AllReduceSum(absl::MakeSpan(&sums[0], 1)));

@@ -24,9 +24,10 @@ v1::JobSpec ToyJob(const std::string& unshard);
 // The gradient that `rank` computes for an element whose value is `parameter`.
 float ToyGradient(float parameter, int rank, int64_t step, int64_t element);
 
-// One step: forward through the blocks, backward, reductions, vote. Wrong parameters (another
-// tenant's, stale, torn) are an error.
-absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate);
+// One step: forward through the blocks, backward, reductions, vote; all but the vote once for each
+// micro-batch, of which the last alone synchronises. Wrong parameters (another tenant's, stale,
+// torn) are an error.
+absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate, int micro_batches = 1);
 
 // Every parameter by FQN, through Summon.
 using ToyValues = std::map<std::string, std::vector<float>>;

@@ -1,4 +1,9 @@
-// The loops that move parameters and gradients on a CPU.
+// The loops that move parameters and gradients on a CPU. Each runs in the widest instructions that
+// the processor has and gives the same bits in all of them.
+//
+//   CastFloat32(master, shard_numel, v1::BFLOAT16, slice);
+//
+// Thread-safety: pure functions.
 #ifndef TESSERA_WORKER_COLLECTIVES_CPU_KERNELS_H_
 #define TESSERA_WORKER_COLLECTIVES_CPU_KERNELS_H_
 
@@ -6,11 +11,21 @@
 
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "common/instruction_set.h"
 
 namespace tessera {
 
 // out[i] = in[i] as `dtype` (FLOAT32, BFLOAT16 or FLOAT16), rounded to nearest even.
-void CastFloat32(const float* in, int64_t numel, DType dtype, void* out);
+void CastFloat32(const float* in, int64_t numel, DType dtype, void* out,
+                 InstructionSet set = WidestInstructionSet());
+
+// out[i] = in[i], which is of `dtype` (FLOAT32, BFLOAT16 or FLOAT16), as float32. Exact.
+void WidenToFloat32(const void* in, int64_t numel, DType dtype, float* out,
+                    InstructionSet set = WidestInstructionSet());
+
+// to[i] = to[i] + in[i], where `to` is of `dtype`: added in float32 and rounded to nearest even.
+void AddFloat32(const float* in, int64_t numel, DType dtype, void* to,
+                InstructionSet set = WidestInstructionSet());
 
 // A sum over ranks becomes an average in two divisions, one before and one after it: FSDP's rule.
 struct DivideFactors {
@@ -31,9 +46,10 @@ struct ReduceOptions {
 };
 
 // shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the
-// order of `inputs`, in float32; divisions are divisions and no multiplications by a reciprocal.
+// order of `inputs`, in float32; a division is no multiplication by a reciprocal, but where both
+// give the same bits (a power of two).
 void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const ReduceOptions& options,
-                 float* shard);
+                 float* shard, InstructionSet set = WidestInstructionSet());
 
 }  // namespace tessera
 

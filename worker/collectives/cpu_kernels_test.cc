@@ -1,6 +1,8 @@
 #include "worker/collectives/cpu_kernels.h"
 
+#include <bit>
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "common/float_bits.h"
@@ -76,6 +78,101 @@ TEST(ReduceSliceTest, AccumulateAddsToTheShard) {
   float out = 10;
   ReduceSlice(inputs, 1, Divide(2, 2, /*accumulate=*/true), &out);
   EXPECT_EQ(out, 11);
+}
+
+// Bit patterns of every exponent, with the neighbours of every rounding boundary; odd in number, so
+// that loops have a rest.
+std::vector<float> Patterns() {
+  std::vector<float> values;
+  for (uint32_t high = 0; high <= 0xffff; ++high) {
+    for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      values.push_back(std::bit_cast<float>((high << 16) | low));
+    }
+  }
+  values.push_back(1.5f);
+  return values;
+}
+
+TEST(InstructionSetTest, ConversionsGiveTheSameBitsInAll) {
+  const std::vector<float> values = Patterns();
+  const int64_t numel = static_cast<int64_t>(values.size());
+  for (const InstructionSet set : UsableInstructionSets()) {
+    SCOPED_TRACE(InstructionSetName(set));
+    for (const DType dtype : {v1::BFLOAT16, v1::FLOAT16}) {
+      std::vector<uint16_t> narrow(values.size());
+      std::vector<float> wide(values.size());
+      CastFloat32(values.data(), numel, dtype, narrow.data(), set);
+      WidenToFloat32(narrow.data(), numel, dtype, wide.data(), set);
+      std::vector<uint16_t> sum = narrow;
+      AddFloat32(values.data(), numel, dtype, sum.data(), set);
+      for (int64_t i = 0; i < numel; ++i) {
+        const bool bfloat16 = dtype == v1::BFLOAT16;
+        const uint16_t expected =
+            bfloat16 ? BFloat16FromFloat(values[i]) : Float16FromFloat(values[i]);
+        const float back = bfloat16 ? FloatFromBFloat16(expected) : FloatFromFloat16(expected);
+        const uint16_t twice =
+            bfloat16 ? BFloat16FromFloat(back + values[i]) : Float16FromFloat(back + values[i]);
+        ASSERT_EQ(narrow[i], expected) << values[i];
+        ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(back)) << values[i];
+        if (!std::isnan(back + values[i])) {
+          ASSERT_EQ(sum[i], twice) << values[i];
+        }
+      }
+    }
+  }
+}
+
+TEST(InstructionSetTest, ReductionsGiveTheSameBitsInAll) {
+  const int64_t numel = 5003;
+  std::mt19937 random(7);
+  std::vector<std::vector<float>> wide(3, std::vector<float>(numel));
+  std::vector<std::vector<uint16_t>> narrow(3, std::vector<uint16_t>(numel));
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int64_t i = 0; i < numel; ++i) {
+      wide[rank][i] =
+          std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 60) - 60);
+      narrow[rank][i] = BFloat16FromFloat(wide[rank][i]);
+    }
+  }
+  for (const int ranks : {1, 2, 3}) {
+    for (const float after : {1.0f, 2.0f, 3.0f, 4.0f}) {
+      for (const bool bfloat16 : {false, true}) {
+        std::vector<const void*> inputs;
+        for (int rank = 0; rank < ranks; ++rank) {
+          inputs.push_back(bfloat16 ? static_cast<const void*>(narrow[rank].data())
+                                    : static_cast<const void*>(wide[rank].data()));
+        }
+        ReduceOptions options = Divide(1, after, /*accumulate=*/true);
+        options.gradient_dtype = options.reduce_dtype = bfloat16 ? v1::BFLOAT16 : v1::FLOAT32;
+        for (const InstructionSet set : UsableInstructionSets()) {
+          std::vector<float> shard(numel, 0.25f);
+          ReduceSlice(inputs, numel, options, shard.data(), set);
+          for (int64_t i = 0; i < numel; ++i) {
+            float sum = 0;
+            for (int rank = 0; rank < ranks; ++rank) {
+              sum += bfloat16 ? FloatFromBFloat16(narrow[rank][i]) : wide[rank][i];
+            }
+            float average = sum / after;
+            if (bfloat16) average = FloatFromBFloat16(BFloat16FromFloat(average));
+            ASSERT_EQ(shard[i], 0.25f + average)
+                << InstructionSetName(set) << " " << ranks << " " << after << " " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A product with the reciprocal is the quotient only where the reciprocal is exact: not of 3, nor
+// of 2^-127, whose reciprocal is infinite.
+TEST(ReduceSliceTest, DividesByTheSmallestPowersOfTwoToo) {
+  const float value = 0x1p-100f;
+  const void* inputs[] = {&value};
+  float out = 0;
+  for (const float after : {0x1p-126f, 0x1p-20f, 0x1p126f, 0x1p127f}) {
+    ReduceSlice(inputs, 1, Divide(1, after), &out);
+    EXPECT_EQ(out, value / after) << after;
+  }
 }
 
 }  // namespace

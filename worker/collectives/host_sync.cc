@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,15 +20,24 @@
 namespace tessera {
 namespace {
 
-// Short enough that two ranks on one core do not burn each other's time, long enough for a barrier
-// between ranks that run.
-constexpr int64_t kSpinNanoseconds = 50'000;
+// Long enough for ranks that run to meet without a sleep, which takes tens of microseconds to wake
+// from; short enough that a rank does not burn a core while it waits.
+constexpr int64_t kSpinNanoseconds = 150'000;
+// Where ranks share cores, the one that spins may keep the other from coming.
+constexpr int64_t kSharedCoreSpinNanoseconds = 5'000;
 constexpr timespec kLongestSleep = {0, 50'000'000};
 
 int64_t NowNanoseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+// Of the host's cores that this process may run on.
+int UsableCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
 long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
@@ -50,7 +60,10 @@ bool EndOfFile(int socket) {
 
 }  // namespace
 
-HostSync::HostSync(Options options) : options_(std::move(options)) {}
+HostSync::HostSync(Options options)
+    : options_(std::move(options)),
+      spin_nanoseconds_(options_.local_world_size <= UsableCores() ? kSpinNanoseconds
+                                                                   : kSharedCoreSpinNanoseconds) {}
 
 RankControl& HostSync::record(int local_rank) const {
   char* base = static_cast<char*>(options_.control) + kControlHeaderBytes;
@@ -114,7 +127,7 @@ absl::Status HostSync::Check() {
 absl::Status HostSync::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> ready,
                                  absl::FunctionRef<std::string()> what,
                                  absl::FunctionRef<std::vector<int>()> missing) {
-  const int64_t spin_until = NowNanoseconds() + kSpinNanoseconds;
+  const int64_t spin_until = NowNanoseconds() + spin_nanoseconds_;
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool done, ready());
     if (done) return absl::OkStatus();

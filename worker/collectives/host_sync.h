@@ -93,6 +93,7 @@ class HostSync {
   void WakeAll();
 
   const Options options_;
+  const int64_t spin_nanoseconds_;
   std::atomic<bool> interrupted_{false};
   Mutex mutex_;
   absl::Status interruption_ ABSL_GUARDED_BY(mutex_);

@@ -89,8 +89,8 @@ struct AdamWBody {
     return static_cast<typename Copy::Stored*>(run.copy);
   }
   __device__ void DoOne(int64_t i) const {
-    const AdamWElement now = UpdateElement(
-        run, run.gradient[i], {run.parameter[i], run.exp_avg[i], run.exp_avg_sq[i]});
+    const AdamWElement now =
+        UpdateElement(run, run.gradient[i], {run.parameter[i], run.exp_avg[i], run.exp_avg_sq[i]});
     run.parameter[i] = now.parameter;
     run.exp_avg[i] = now.exp_avg;
     run.exp_avg_sq[i] = now.exp_avg_sq;
@@ -105,9 +105,8 @@ struct AdamWBody {
     exp_avg_sq.Load(run.exp_avg_sq + i);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
-      const AdamWElement now =
-          UpdateElement(run, gradient.values[k],
-                        {parameter.values[k], exp_avg.values[k], exp_avg_sq.values[k]});
+      const AdamWElement now = UpdateElement(
+          run, gradient.values[k], {parameter.values[k], exp_avg.values[k], exp_avg_sq.values[k]});
       parameter.values[k] = now.parameter;
       exp_avg.values[k] = now.exp_avg;
       exp_avg_sq.values[k] = now.exp_avg_sq;

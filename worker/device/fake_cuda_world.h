@@ -110,75 +110,83 @@ class FakeCuda::World {
   using VectorClock = fake_cuda::VectorClock;
 
   // Counts a call; true where it is to fail.
-  bool Enter(const char* call) {
+  bool Enter(const char* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     calls.push_back(call);
     return static_cast<int>(calls.size()) - 1 == fail_call;
   }
-  void Violate(const std::string& what) { violations.push_back(what); }
+  void Violate(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    violations.push_back(what);
+  }
 
-  Stream* Find(CudaStreamHandle handle);
+  Stream* Find(CudaStreamHandle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  void Enqueue(Stream* stream, Op op);
+  void Enqueue(Stream* stream, Op op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Does all work that can be done.
-  void Pump();
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  int EventQuery(FakeEvent* event);
+  int EventQuery(FakeEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   int IssueCollective(const char* call, bool gather, const void* send, void* receive, size_t numel,
-                      int type, NcclComm handle, CudaStreamHandle stream);
+                      int type, NcclComm handle, CudaStreamHandle stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  int AsyncError(NcclComm handle, int* result);
+  int AsyncError(NcclComm handle, int* result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  Comm* FindComm(NcclComm handle);
+  Comm* FindComm(NcclComm handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Accesses of an actor whose clock is `clock`, held against all earlier ones and remembered.
   void Check(const std::vector<Region>& regions, const std::string& label, int actor,
-             const VectorClock& clock);
-  void TouchByHost(int device, const Region& region, const std::string& label);
+             const VectorClock& clock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TouchByHost(int device, const Region& region, const std::string& label)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Reported where it has to be device memory.
-  void CheckMemory(const std::vector<Region>& regions, const std::string& label);
+  void CheckMemory(const std::vector<Region>& regions, const std::string& label)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  int AbortComm(NcclComm handle);
+  int AbortComm(NcclComm handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   struct Place {
     std::string id;
     int64_t number = 0;
     int rank = 0;
   };
-  Place& Expected(Collective* collective) { return places[collective]; }
+  Place& Expected(Collective* collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return places[collective];
+  }
 
-  mutable Mutex mutex;  // of everything
-  int fail_call = -1;
-  int async_error = kNcclSuccess;
-  int groups = 0;
-  int next_actor = 0;
-  int next_id = 0;
-  int live_registrations = 0;
-  std::vector<std::string> calls;
-  std::vector<std::string> violations;
-  std::set<Stream*> streams;
-  std::set<FakeEvent*> events;
-  std::map<void*, int64_t> memory;      // device memory: bytes by address
-  std::map<void*, int64_t> registered;  // likewise of the host's
-  bool require_device_memory = false;
-  std::set<Comm*> comms;
-  std::map<std::string, int> joined;  // ranks by id
-  std::map<int, VectorClock> hosts;   // by device: what its host thread has waited for
+  mutable Mutex mutex;
+  int fail_call ABSL_GUARDED_BY(mutex) = -1;
+  int async_error ABSL_GUARDED_BY(mutex) = kNcclSuccess;
+  int groups ABSL_GUARDED_BY(mutex) = 0;
+  int next_actor ABSL_GUARDED_BY(mutex) = 0;
+  int next_id ABSL_GUARDED_BY(mutex) = 0;
+  int live_registrations ABSL_GUARDED_BY(mutex) = 0;
+  std::vector<std::string> calls ABSL_GUARDED_BY(mutex);
+  std::vector<std::string> violations ABSL_GUARDED_BY(mutex);
+  std::set<Stream*> streams ABSL_GUARDED_BY(mutex);
+  std::set<FakeEvent*> events ABSL_GUARDED_BY(mutex);
+  std::map<void*, int64_t> memory ABSL_GUARDED_BY(mutex);      // device memory: bytes by address
+  std::map<void*, int64_t> registered ABSL_GUARDED_BY(mutex);  // likewise of the host's
+  bool require_device_memory ABSL_GUARDED_BY(mutex) = false;
+  std::set<Comm*> comms ABSL_GUARDED_BY(mutex);
+  std::map<std::string, int> joined ABSL_GUARDED_BY(mutex);  // ranks by id
+  // By device: what its host thread has waited for.
+  std::map<int, VectorClock> hosts ABSL_GUARDED_BY(mutex);
 
  private:
   // Does the head of the queue; false where it has to wait.
-  bool Step(Stream& stream);
+  bool Step(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Does the collectives to which every rank has come.
-  bool MeetAll();
+  bool MeetAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  void Meet(Rendezvous& meeting);
+  void Meet(Rendezvous& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  std::vector<Access> accesses;
-  std::map<std::pair<std::string, int64_t>, Rendezvous> meetings;
-  std::set<std::pair<std::string, int>> aborted;
-  std::map<Collective*, Place> places;
+  std::vector<Access> accesses ABSL_GUARDED_BY(mutex);
+  std::map<std::pair<std::string, int64_t>, Rendezvous> meetings ABSL_GUARDED_BY(mutex);
+  std::set<std::pair<std::string, int>> aborted ABSL_GUARDED_BY(mutex);
+  std::map<Collective*, Place> places ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace tessera

@@ -97,7 +97,8 @@ class GptProgram {
         batch_(model_->shape().sequences, model_->shape().context) {}
 
   absl::Status Run() {
-    for (int64_t step = 0; step < job_.steps();) {
+    bool drain = false;
+    for (int64_t step = 0; step < job_.steps() && !drain;) {
       throughput_.Start();
       TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(step + 1));
       throughput_.Stop(job_.global_batch() * batch_.context);
@@ -105,6 +106,7 @@ class GptProgram {
         LogInfo(absl::StrCat("step ", result.step, " was skipped: a gradient is not finite"));
       }
       step = result.step;
+      drain = result.drain;
       if (!std::isfinite(result.loss_mean)) {
         return absl::OutOfRangeError(
             absl::StrCat("the loss of step ", step, " is ", result.loss_mean,
@@ -115,7 +117,7 @@ class GptProgram {
       if (last || (job_.eval_every() > 0 && step % job_.eval_every() == 0)) {
         TESSERA_ASSIGN_OR_RETURN(held_out_loss, Evaluate());
       }
-      if (last || held_out_loss.has_value() || step % kProgressEvery == 0) {
+      if (last || drain || held_out_loss.has_value() || step % kProgressEvery == 0) {
         Report(result, held_out_loss);
       }
     }
@@ -134,7 +136,9 @@ class GptProgram {
     const int64_t first = session_.rank() * batch_.sequences * job_.micro_batches();
     StepMetrics metrics;
     for (int64_t index = 0; index < job_.micro_batches(); ++index) {
-      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = index}));
+      const bool last = index + 1 == job_.micro_batches();
+      TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch(
+          {.index = index, .synchronize = last || !job_.memory().accumulate_unsynchronized()}));
       training_.Fill(step, first + index * batch_.sequences, batch_);
       TESSERA_ASSIGN_OR_RETURN(const double loss_sum, ForwardAndBackward());
       metrics.loss_sum += loss_sum;

@@ -1,28 +1,13 @@
 #include "worker/workloads/gpt_float32.h"
 
-#include "common/float_bits.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
-namespace {
-
-template <float (*kWiden)(uint16_t), uint16_t (*kRound)(float)>
-void StoreRounded(const std::vector<float>& values, bool add, uint16_t* to) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    to[i] = kRound(add ? kWiden(to[i]) + values[i] : values[i]);
-  }
-}
-
-}  // namespace
-
 const float* Float32Parameters::Widen(int key, const TensorView& view) {
   if (view.dtype == v1::FLOAT32) return view.as<const float>();
   std::vector<float>& values = values_[key];
   values.resize(view.numel);
-  const uint16_t* from = view.as<const uint16_t>();
-  const bool bfloat16 = view.dtype == v1::BFLOAT16;
-  for (int64_t i = 0; i < view.numel; ++i) {
-    values[i] = bfloat16 ? FloatFromBFloat16(from[i]) : FloatFromFloat16(from[i]);
-  }
+  WidenToFloat32(view.data, view.numel, view.dtype, values.data());
   return values.data();
 }
 
@@ -40,12 +25,11 @@ void Float32Gradients::Store() {
   for (auto& [key, pending] : pending_) {
     if (!pending.open) continue;
     pending.open = false;
-    uint16_t* to = pending.slot.view.as<uint16_t>();
-    if (pending.slot.view.dtype == v1::BFLOAT16) {
-      StoreRounded<FloatFromBFloat16, BFloat16FromFloat>(pending.values, pending.slot.accumulate,
-                                                         to);
+    const TensorView& view = pending.slot.view;
+    if (pending.slot.accumulate) {
+      AddFloat32(pending.values.data(), view.numel, view.dtype, view.data);
     } else {
-      StoreRounded<FloatFromFloat16, Float16FromFloat>(pending.values, pending.slot.accumulate, to);
+      CastFloat32(pending.values.data(), view.numel, view.dtype, view.data);
     }
   }
 }

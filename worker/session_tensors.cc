@@ -1,0 +1,167 @@
+// A Session's parameters and gradients: where they lie, and whole ones on request.
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/dtype.h"
+#include "common/float_bits.h"
+#include "common/status_macros.h"
+#include "worker/session_impl.h"
+
+namespace tessera {
+namespace {
+
+// to += from, element by element in float32, rounded to the view's dtype.
+void AddElements(const TensorView& to, const void* from) {
+  if (to.dtype == v1::FLOAT32) {
+    const auto* terms = static_cast<const float*>(from);
+    for (int64_t i = 0; i < to.numel; ++i) to.as<float>()[i] += terms[i];
+    return;
+  }
+  const bool bfloat16 = to.dtype == v1::BFLOAT16;
+  const auto* terms = static_cast<const uint16_t*>(from);
+  for (int64_t i = 0; i < to.numel; ++i) {
+    uint16_t& sum = to.as<uint16_t>()[i];
+    sum = bfloat16 ? BFloat16FromFloat(FloatFromBFloat16(sum) + FloatFromBFloat16(terms[i]))
+                   : Float16FromFloat(FloatFromFloat16(sum) + FloatFromFloat16(terms[i]));
+  }
+}
+
+std::string Name(absl::string_view fqn) { return fqn.empty() ? "(root)" : std::string(fqn); }
+
+}  // namespace
+
+absl::StatusOr<int> SessionImpl::FindUnit(absl::string_view fqn) const {
+  for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    if (plan_.units(unit).fqn() == fqn) return unit;
+  }
+  return absl::NotFoundError(absl::StrCat("no unit is called \"", fqn, "\""));
+}
+
+absl::StatusOr<SessionImpl::Place> SessionImpl::Find(absl::string_view parameter_fqn) const {
+  const auto it = places_.find(parameter_fqn);
+  if (it == places_.end())
+    return absl::NotFoundError(absl::StrCat("no parameter is called \"", parameter_fqn, "\""));
+  return it->second;
+}
+
+absl::StatusOr<SessionImpl::Place> SessionImpl::FindIn(int unit,
+                                                       absl::string_view parameter_fqn) const {
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
+  if (place.unit != unit) {
+    return absl::NotFoundError(absl::StrCat("parameter \"", parameter_fqn, "\" is in unit ",
+                                            Name(plan_.units(place.unit).fqn()), ", not in unit ",
+                                            Name(plan_.units(unit).fqn())));
+  }
+  return place;
+}
+
+absl::StatusOr<int> SessionImpl::FindUnitOf(absl::string_view parameter_fqn) const {
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
+  return place.unit;
+}
+
+absl::Status SessionImpl::CheckUnit(int unit) const {
+  if (unit >= 0 && unit < plan_.units_size()) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("there is no unit ", unit, "; the plan has ", plan_.units_size()));
+}
+
+TensorView SessionImpl::View(const Place& place, void* data) const {
+  const v1::UnitParameter& parameter = plan_.units(place.unit).parameters(place.parameter);
+  return {.data = data,
+          .dtype = plan_.units(place.unit).param_dtype(),
+          .shape = {parameter.shape().begin(), parameter.shape().end()},
+          .numel = parameter.numel()};
+}
+
+absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fqn) const {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  char* begin = executor_.Unsharded(unit);
+  const int64_t numel = plan_.units(unit).parameters(place.parameter).numel();
+  if (begin == nullptr && numel > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
+  }
+  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
+                                 DTypeBytes(plan_.units(unit).param_dtype()));
+}
+
+absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_view fqn) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  if (!in_step_ || !micro_batch_.gradients) {
+    return Keep(absl::FailedPreconditionError(
+        absl::StrCat("GradientView of \"", fqn, "\" outside a micro-batch with gradients")));
+  }
+  if (!plan_.units(unit).parameters(place.parameter).requires_grad()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
+  }
+  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_.GradientOf(unit, place.parameter);
+  TESSERA_RETURN_IF_ERROR(Keep(target.status()));
+  return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
+}
+
+absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
+                                         const TensorView& gradient, const Event& ready) {
+  if (parts_.layout.device() == v1::CUDA) {
+    return absl::UnimplementedError(
+        "SubmitGradient copies on the CPU; on a GPU write into GradientView on Session::stream");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
+  const TensorView expected = View(place, nullptr);
+  if (gradient.dtype != expected.dtype || gradient.shape != expected.shape ||
+      gradient.data == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of \"", fqn, "\" must have the dtype ",
+                     DTypeName(expected.dtype), " and the shape of the parameter"));
+  }
+  TESSERA_RETURN_IF_ERROR(Keep(ready.Wait()));
+  TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, GradientView(unit, fqn));
+  if (slot.accumulate) {
+    AddElements(slot.view, gradient.data);
+  } else {
+    std::memcpy(slot.view.data, gradient.data, slot.view.numel * DTypeBytes(slot.view.dtype));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit, bool keep) {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  if (in_step_)
+    return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
+  parts_.faults->Hit("export");
+  const v1::UnitLayout& layout = parts_.planned.layouts[unit];
+  std::vector<float> whole(keep ? layout.padded_numel() : 0);
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.GatherMaster(unit, keep ? whole.data() : nullptr)));
+  std::vector<SummonedParameter> summoned;
+  for (int p = 0; keep && p < layout.parameters_size(); ++p) {
+    const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
+    SummonedParameter& into = summoned.emplace_back();
+    into.fqn = parameter.fqn();
+    into.dtype = plan_.units(unit).original_dtype();
+    into.shape = {parameter.shape().begin(), parameter.shape().end()};
+    const char* begin = reinterpret_cast<const char*>(whole.data() + layout.parameters(p).offset());
+    into.bytes.assign(begin, begin + parameter.numel() * static_cast<int64_t>(sizeof(float)));
+  }
+  return summoned;
+}
+
+absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(fqn));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<SummonedParameter> unit, SummonUnit(place.unit, true));
+  SummonedParameter& parameter = unit[place.parameter];
+  parameter.fqn = std::string(fqn);
+  return std::move(parameter);
+}
+
+absl::StatusOr<absl::Span<const float>> SessionImpl::GradientShard(int unit) const {
+  TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  return absl::Span<const float>(parts_.store->Gradients(unit));
+}
+
+}  // namespace tessera

@@ -91,12 +91,16 @@ class Session {
   struct Options {
     // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once,
     // from another thread.
-    std::function<void(const absl::Status&)> on_end;
+    std::function<void(const absl::Status&)> on_end = nullptr;
+    // The program computes on its rank's GPU where the job's device is cuda. false: such a job is
+    // refused, since a CPU cannot read its views.
+    bool on_gpu = false;
   };
 
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
-  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`).
+  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`); or
+  // the job's device is cuda, and the program or the host cannot.
   // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
   // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.

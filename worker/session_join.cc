@@ -227,7 +227,7 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
 // Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave
 // when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
-                         const std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
+                         const std::shared_ptr<EndRelay>& relay, bool on_gpu, SessionParts& parts) {
   const v1::AgentHello& hello = memory->handoff.hello;
   const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
   parts.faults->Hit("join");
@@ -251,6 +251,12 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   if (hello.layout().device() == v1::CUDA) {
+    if (!on_gpu) {
+      return absl::FailedPreconditionError(
+          "the job's device is cuda, but this program computes on the CPU; give the job device "
+          "auto "
+          "or cpu, or a program that says on_gpu");
+    }
     const int gpu = hello.assignment().rank() - hello.assignment().local_rank_start();
     TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
     TESSERA_ASSIGN_OR_RETURN(const CudaApi* api, OpenGpu(gpu, {.nccl_library = env.nccl_library,
@@ -300,7 +306,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   parts.faults = std::make_unique<FaultPoints>(std::move(faults));
   parts.membership = CreateMembershipClient(hello.coordinator());
   const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
-  if (absl::Status status = BecomeReady(memory, relay, parts); !status.ok()) {
+  if (absl::Status status = BecomeReady(memory, relay, options.on_gpu, parts); !status.ok()) {
     relay->Connect(nullptr).IgnoreError();
     parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;

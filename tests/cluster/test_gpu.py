@@ -2,10 +2,11 @@
 
 import json
 import pathlib
+import re
 import struct
 
 import pytest
-from programs import BIN, ROOT, SMALL_JOB, WORKER
+from programs import BIN, CHAR_MODEL, ROOT, SMALL_JOB, WORKER
 
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 PTX, MACHINE_CODE = 1, 2
@@ -79,6 +80,36 @@ def test_the_builtin_gpt_refuses_a_gpu_by_name(sandbox):
         "tessera: device: is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
         "attach a program that computes on GPUs"
     ]
+
+
+@without_driver
+def test_a_job_for_gpus_ends_where_there_are_none(sandbox):
+    program = BIN / "tests" / "measure" / "gpu_job"
+    if not program.exists():
+        pytest.skip("built without CUDA")
+    job = ROOT / "tests" / "measure" / "gpu_job.json"
+    run = sandbox.tessera("run", f"--job={job}", "--workers=1", "--", program)
+    assert run.code == 1, run.transcript()
+    assert any(
+        re.search(
+            r"FAILED: rank 0 on host \S+: the job's device is cuda: no NVIDIA driver; "
+            "give the job device auto or cpu",
+            line,
+        )
+        for line in run.err
+    ), run.transcript()
+
+
+def test_a_program_that_computes_on_the_cpu_gets_no_gpu(sandbox):
+    job = ROOT / "tests" / "examples" / "char_model.json"
+    run = sandbox.tessera(
+        "run", f"--job={job}", "--workers=2", "--set", "device=cuda", "--", CHAR_MODEL
+    )
+    assert run.code == 1, run.transcript()
+    assert any(
+        "the job's device is cuda, but this program computes on the CPU" in line
+        for line in run.err
+    ), run.transcript()
 
 
 def test_a_job_for_gpus_can_be_planned_anywhere(sandbox):

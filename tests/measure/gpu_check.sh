@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # For a machine with a GPU: builds with CUDA, shows for which GPUs there is machine code, runs the kernels against the CPU's
-# loops and a job of one rank through CUDA and NCCL (of two where there are two GPUs), and prints figures of the kernels.
+# loops and jobs of one rank through CUDA and NCCL (of two where there are two GPUs), prints figures of the kernels, and
+# runs a job of one rank through `tessera run`.
 # Exits with 0: all as it should be; 1: something is not; 3: there is no GPU here, or no CUDA to build with.
 #
 #   tests/measure/gpu_check.sh [--no_build]     --no_build: with the programs of TESSERA_BIN (bazel-bin) as they are
@@ -18,7 +19,8 @@ case "${1:-}" in
       echo "gpu_check: no CUDA in $cuda: nothing was checked; set CUDA_HOME" >&2
       exit 3
     fi
-    (cd "$root" && bazel build --config=cuda //tests/measure:gpu_check) || exit 1
+    (cd "$root" && bazel build --config=cuda //client:tessera //coordinator:tessera-coordinator //worker:tessera-worker \
+      //tests/measure:gpu_check //tests/measure:gpu_job) || exit 1
     ;;
   *)
     echo "gpu_check: $1 is no argument; see the head of $0" >&2
@@ -33,4 +35,7 @@ fi
 if [[ -x $cuda/bin/cuobjdump ]]; then
   echo "gpu_check: machine code for $("$cuda/bin/cuobjdump" --list-elf "$check" | grep -o 'sm_[0-9]*' | sort -u | xargs)"
 fi
-exec "$check"
+"$check"
+echo "gpu_check: a job of one rank through tessera run"
+"$bin/client/tessera" run --job="$root/tests/measure/gpu_job.json" --workers=1 -- "$bin/tests/measure/gpu_job" || exit 1
+echo "gpu_check: all as it should be"

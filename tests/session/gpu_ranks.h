@@ -1,6 +1,6 @@
 // Whole jobs on GPUs with ranks as threads: a coordinator over real gRPC that passes the
 // communicators' ids on, and ThreadRanks whose data path is on GPUs. `api` is the real CUDA or the
-// fake; nothing here touches a GPU's memory but through it.
+// fake.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto gpus, GpuRanks::Create(api, 2, GpuJob("bfloat16", "float32")));
 //   gpus->Run([&](Session& session) { ... GpuStep(*api, session) ...; return session.Finish(); });
@@ -21,14 +21,11 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/membership_service.h"
 #include "tests/fakes/thread_ranks.h"
-#include "tests/session/toy_model.h"
+#include "tests/session/gpu_steps.h"
 #include "worker/attend_client.h"
 #include "worker/device/cuda_api.h"
 
 namespace tessera {
-
-// The toy model on GPUs, trained with plain SGD: so that what it gives can be worked out exactly.
-v1::JobSpec GpuJob(const std::string& param_dtype, const std::string& reduce_dtype);
 
 // A coordinator with a job "toy" of so many ranks, whose agent has joined. The job's own plan is of
 // no interest: membership and rendezvous are.
@@ -70,15 +67,6 @@ class GpuRanks {
   RendezvousCluster cluster_;
   std::unique_ptr<ThreadRanks> ranks_;
 };
-
-// Forward and backward over all units, and the commit. Gradients (ToyGradient) are computed on the
-// CPU and copied to and fro; parameters .c never get one.
-absl::Status GpuStep(const CudaApi& api, Session& session);
-
-// What `steps` GpuSteps make of `values`, one element after the other, rounded as NCCL does: each
-// rank's gradient to reduce_dtype, the sum in rank order, the average.
-ToyValues GpuExpected(ToyValues values, int ranks, int64_t steps, DType param_dtype,
-                      DType reduce_dtype);
 
 }  // namespace tessera
 

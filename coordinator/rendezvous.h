@@ -13,7 +13,7 @@
 //
 // Who may speak for a rank (its incarnation) is not checked here but by Membership.
 //
-// Pure: no lock, log or I/O; the clock is the caller's; `done` is kept and given back, never called.
+// Pure: no lock, log or I/O; the clock is the caller's; `done` is kept and given back, not called.
 #ifndef TESSERA_COORDINATOR_RENDEZVOUS_H_
 #define TESSERA_COORDINATOR_RENDEZVOUS_H_
 

@@ -21,8 +21,8 @@ namespace tessera {
 // become parts.host_collectives. The first rank of the group publishes the communicators' ids
 // through parts.membership, the others fetch them. Waits until all have come, at most twice
 // timeouts.collective. `rank_file` outlives parts.collectives.
-// INTERNAL, RESOURCE_EXHAUSTED, UNAVAILABLE: of CUDA, NCCL and the coordinator; each names its call.
-// DEADLINE_EXCEEDED: ranks did not come; blames the one that did not publish.
+// INTERNAL, RESOURCE_EXHAUSTED, UNAVAILABLE: of CUDA, NCCL and the coordinator; each names its
+// call. DEADLINE_EXCEEDED: ranks did not come; blames the one that did not publish.
 // What ends the waits of parts.collectives ends these too.
 absl::Status TakeGpu(const CudaApi* api, int gpu, absl::Span<char> rank_file, SessionParts& parts);
 

@@ -99,8 +99,8 @@ class Session {
 
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
-  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`); or
-  // the job's device is cuda, and the program or the host cannot.
+  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`);
+  // or the job's device is cuda, and the program or the host cannot.
   // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
   // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
@@ -117,9 +117,8 @@ class Session {
   // With every default filled in.
   const v1::JobSpec& job() const;
   const v1::Plan& plan() const;
-  // Where this rank's program computes: in a job whose device is cuda the CudaStream
-  // (worker/device/cuda_device.h) that leases and gradients are ordered by, and views are memory of
-  // its GPU; other streams are UNIMPLEMENTED. Else null.
+  // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
+  // leases and gradients are ordered. Others are UNIMPLEMENTED. Else null.
   Stream* stream() const;
   // Index of a unit, for the calls below; "" is the root. NOT_FOUND.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;

@@ -94,7 +94,7 @@ std::vector<char> Encode(const std::vector<float>& values, KernelDType dtype) {
   });
 }
 
-// Where a kernel's elements begin: `offset` elements into each buffer, so that it is aligned or not.
+// A kernel's elements begin `offset` elements into each buffer, so that it is aligned or not.
 struct Shape {
   int64_t numel;
   int64_t offset;

@@ -21,7 +21,8 @@ struct KernelCheck {
 inline constexpr int64_t kBeyondTheGrid = (int64_t{1} << 23) + 4099;
 
 // Casts, averages and AdamW in every pair of dtypes, of lengths around what a thread takes at once
-// and of `largest` elements, aligned and not. INTERNAL, RESOURCE_EXHAUSTED: of CUDA; the check ends.
+// and of `largest` elements, aligned and not. INTERNAL, RESOURCE_EXHAUSTED: of CUDA; the check
+// ends.
 absl::StatusOr<std::vector<KernelCheck>> CheckKernels(const CudaApi& api, const CudaStream& stream,
                                                       int64_t largest);
 

@@ -1,5 +1,5 @@
-// Steps of the toy model on a GPU, whose memory they touch through CUDA alone, and what must come of
-// them.
+// Steps of the toy model on a GPU, whose memory they touch through CUDA alone, and what must come
+// of them.
 //
 //   TESSERA_RETURN_IF_ERROR(GpuStep(*api, session));
 #ifndef TESSERA_TESTS_SESSION_GPU_STEPS_H_

@@ -15,7 +15,8 @@ namespace tessera {
 std::string JobsTable(const v1::ListJobsResponse& jobs);
 
 // "step 100/600 loss 2.471 val 2.902 tokens/s 14210 left 1m9s"; " val X" only if the step was
-// evaluated, " tokens/s X" only if the training loop says so, " left X" only if the coordinator has an estimate.
+// evaluated, " tokens/s X" only if the training loop says so, " left X" only if the coordinator has
+// an estimate.
 std::string ProgressLine(const v1::Progress& progress);
 
 // Two units at most, in whole seconds rounded up below an hour, in whole minutes above: "1s",

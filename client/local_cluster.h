@@ -34,8 +34,9 @@ struct LocalBinaries {
 // The directory of this process's program.
 std::string OwnDirectory();
 
-// The path of another of Tessera's programs: looks for `name` in `directory` (as installed), then in
-// `directory`'s neighbour (as Bazel builds it). NOT_FOUND: it is at neither; the message names both.
+// The path of another of Tessera's programs: looks for `name` in `directory` (as installed), then
+// in `directory`'s neighbour (as Bazel builds it). NOT_FOUND: it is at neither; the message names
+// both.
 absl::StatusOr<std::string> FindSiblingProgram(const std::string& directory,
                                                const std::string& neighbour,
                                                const std::string& name);

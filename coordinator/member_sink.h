@@ -1,4 +1,9 @@
-// The way out to one member: what the coordinator calls and the Attend stream implements.
+// How the coordinator reaches a member: the adapter's stream, or a test's record.
+//
+//   sink->Send(message);
+//   sink->Close(absl::OkStatus());
+//
+// Thread-safety: one thread at a time calls.
 #ifndef TESSERA_COORDINATOR_MEMBER_SINK_H_
 #define TESSERA_COORDINATOR_MEMBER_SINK_H_
 
@@ -7,7 +12,7 @@
 
 namespace tessera {
 
-// Neither call waits; after Close nothing is sent.
+// The way out to one member. Neither call waits; after Close nothing is sent.
 class MemberSink {
  public:
   virtual ~MemberSink() = default;

@@ -61,8 +61,8 @@ class ThreadRanks {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
 
-  // One rank's session, for programs whose ranks are processes (Options.forked). At most one for each
-  // rank.
+  // One rank's session, for programs whose ranks are processes (Options.forked). At most one for
+  // each rank.
   absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
 
   // Runs `body` on every rank, each in a thread of its own, and gives what they returned, in rank

@@ -19,14 +19,15 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GIB = 1 << 30
+STEPS = 3
 
 # One block of width w has 12 w^2 + 13 w parameters.
 MODELS = {
-    "100M-unit float32": dict(layers=1, width=2896, heads=16, context=256, batch=8, steps=3),
-    "100M-unit bfloat16": dict(layers=1, width=2896, heads=16, context=256, batch=8, steps=3, bf16=True),
-    "210M float32": dict(layers=12, width=1208, heads=8, context=128, batch=4, steps=3),
-    "210M bfloat16": dict(layers=12, width=1208, heads=8, context=128, batch=4, steps=3, bf16=True),
-    "805M bfloat16": dict(layers=4, width=4096, heads=32, context=64, batch=2, steps=3, bf16=True),
+    "100M-unit float32": dict(layers=1, width=2896, heads=16, context=256, batch=8),
+    "100M-unit bfloat16": dict(layers=1, width=2896, heads=16, context=256, batch=8, bf16=True),
+    "210M float32": dict(layers=12, width=1208, heads=8, context=128, batch=4),
+    "210M bfloat16": dict(layers=12, width=1208, heads=8, context=128, batch=4, bf16=True),
+    "805M bfloat16": dict(layers=4, width=4096, heads=32, context=64, batch=2, bf16=True),
 }
 
 
@@ -36,7 +37,7 @@ def job_of(name, shape):
         "name": re.sub(r"\W+", "-", name.lower()),
         "model": {"builtin": "gpt", "layers": shape["layers"], "width": shape["width"],
                   "heads": shape["heads"], "context": shape["context"], "vocab": 256},
-        "steps": shape["steps"], "global_batch": shape["batch"], "eval_every": 0,
+        "steps": STEPS, "global_batch": shape["batch"], "eval_every": 0,
         "optimizer": {"lr": 1e-4, "warmup_steps": 1},
         "mixed_precision": dtypes,
         "checkpoint": {"export": False},
@@ -106,12 +107,14 @@ def measure(name, shape):
         seconds = time.monotonic() - start
         peak.done.set()
         peak.join()
-    progress = re.findall(r"^step .*$", output, re.M)
-    print(f"{name}: {parameters:,} parameters, {len(plan['plan']['units'])} units, "
-          f"{plan['layout']['unshardMode'] if 'unshardMode' in plan['layout'] else plan['layout'].get('unshard_mode')}: "
-          f"{'ok' if run.returncode == 0 else f'FAILED ({run.returncode})'} in {seconds:.0f} s, "
-          f"peak of both workers {peak.bytes / GIB:.2f} GiB (of it planned {forecast / GIB:.2f} GiB); "
-          f"{progress[-1] if progress else 'no progress'}", flush=True)
+    progress = re.findall(r"^step .*$", output, re.M) or ["no progress"]
+    outcome = "ok" if run.returncode == 0 else f"FAILED ({run.returncode})"
+    print(
+        f"{name}: {parameters:,} parameters in {len(plan['plan']['units'])} units, "
+        f"{plan['layout']['unshard_mode']}: {outcome} in {seconds:.0f} s, peak of both workers "
+        f"{peak.bytes / GIB:.2f} GiB, of which planned {forecast / GIB:.2f} GiB; {progress[-1]}",
+        flush=True,
+    )
     return run.returncode == 0
 
 

@@ -4,8 +4,8 @@
 //   bazel-bin/tests/measure/step_measure --width=2896 --layers=1 --context=256 --batch=8 --steps=9
 //
 // With the collectives taken out a step computes on parameters that nobody gathered and drops its
-// gradients: its loss means nothing, its work is the same. Every step begins and ends with all ranks
-// at one point, so that both kinds wait for the slowest rank.
+// gradients: its loss means nothing, its work is the same. Every step begins and ends with all
+// ranks at one point, so that both kinds wait for the slowest rank.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -31,8 +31,8 @@ struct StepSeconds {
   std::vector<double> with, without;
 };
 
-// Passes every second step's operations on and does the others' without moving anything. The vote of
-// a step is its end.
+// Passes every second step's operations on and does the others' without moving anything. The vote
+// of a step is its end.
 class SwitchedCollectives final : public Collectives {
  public:
   SwitchedCollectives(std::unique_ptr<Collectives> inner, StepSeconds* seconds)

@@ -1,7 +1,7 @@
 // The ranks of a bench: processes forked from one that has no threads, over memory that it made.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BenchMemory memory, BenchMemory::Create(bytes));
-//   return RunBenchRanks(2, [&](int rank, BenchBarrier& barrier) { ...; return absl::OkStatus(); });
+//   return RunBenchRanks(2, [&](int rank, BenchBarrier& barrier) { ... });
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_BENCH_BENCH_RANKS_H_

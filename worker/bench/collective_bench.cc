@@ -50,8 +50,8 @@ std::vector<Case> CasesOf(const CollectiveBenchOptions& options) {
 }
 
 // One set of buffers as a job has them, shared by all ranks. There are two, so that neither the
-// operation nor its bare loop finds in a cache what the other has just read; they change places with
-// every run, for one machine's pages are not all equally fast.
+// operation nor its bare loop finds in a cache what the other has just read; they change places
+// with every run, for one machine's pages are not all equally fast.
 struct Buffers {
   BenchMemory unit;                                  // float32 or narrower, unsharded
   BenchMemory gradients;                             // of all ranks, one after the other

@@ -4,8 +4,8 @@
 //                            RunCollectiveBench({.world_size = 2, .unit_bytes = {64 << 20}}));
 //
 // Ranks are processes; buffers are memory files, as in a job. Each operation alternates with its
-// bare loop, each from a barrier of all ranks to the next, on memory of their own. What an operation
-// made is then compared, bit for bit, with what the bare loop made.
+// bare loop, each from a barrier of all ranks to the next, on memory of their own. What an
+// operation made is then compared, bit for bit, with what the bare loop made.
 //
 // Thread-safety: call it from a process without threads.
 #ifndef TESSERA_WORKER_BENCH_COLLECTIVE_BENCH_H_
@@ -43,8 +43,8 @@ struct BenchResult {
   std::optional<double> waiting_core_fraction;
 };
 
-// RESOURCE_EXHAUSTED: the host has too little memory. DATA_LOSS: an operation and its bare loop made
-// different bits; names the operation. INTERNAL: a rank failed.
+// RESOURCE_EXHAUSTED: the host has too little memory. DATA_LOSS: an operation and its bare loop
+// made different bits; names the operation. INTERNAL: a rank failed.
 absl::StatusOr<std::vector<BenchResult>> RunCollectiveBench(const CollectiveBenchOptions& options);
 
 // Of sorted values; the smallest that at least `fraction` of them do not exceed.

@@ -224,6 +224,22 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
   return absl::OkStatus();
 }
 
+// Puts the data path, so far the host's, where the job's device is.
+absl::Status TakeDevice(const v1::AgentHello& hello, bool on_gpu, absl::Span<char> rank_file,
+                        SessionParts& parts) {
+  if (hello.layout().device() != v1::CUDA) return absl::OkStatus();
+  if (!on_gpu) {
+    return absl::FailedPreconditionError(
+        "the job's device is cuda, but this program computes on the CPU; give the job device auto "
+        "or cpu, or a program that says on_gpu");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+  const int gpu = hello.assignment().rank() - hello.assignment().local_rank_start();
+  TESSERA_ASSIGN_OR_RETURN(const CudaApi* api, OpenGpu(gpu, {.nccl_library = env.nccl_library,
+                                                             .cuda_home = env.cuda_home}));
+  return TakeGpu(api, gpu, rank_file, parts);
+}
+
 // Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave
 // when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
@@ -250,19 +266,7 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
   parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
-  if (hello.layout().device() == v1::CUDA) {
-    if (!on_gpu) {
-      return absl::FailedPreconditionError(
-          "the job's device is cuda, but this program computes on the CPU; give the job device "
-          "auto "
-          "or cpu, or a program that says on_gpu");
-    }
-    const int gpu = hello.assignment().rank() - hello.assignment().local_rank_start();
-    TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
-    TESSERA_ASSIGN_OR_RETURN(const CudaApi* api, OpenGpu(gpu, {.nccl_library = env.nccl_library,
-                                                               .cuda_home = env.cuda_home}));
-    TESSERA_RETURN_IF_ERROR(TakeGpu(api, gpu, rank_file, parts));
-  }
+  TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, rank_file, parts));
   ShardStore::Options store;
   store.file = rank_file;
   store.layout = hello.layout();

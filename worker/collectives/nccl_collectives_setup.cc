@@ -100,8 +100,7 @@ NcclCollectives::~NcclCollectives() {
     TearDownLocked();
   }
   // After an error kernels may still be on their way to the arena.
-  for (const CudaStream* stream :
-       {unshard_stream_.get(), reduce_stream_.get(), static_cast<CudaStream*>(options_.compute)}) {
+  for (const CudaStream* stream : {unshard_stream_.get(), reduce_stream_.get(), options_.compute}) {
     if (stream == nullptr) continue;
     if (absl::StatusOr<EventPointer> last = CudaEvent::Record(*stream); last.ok()) {
       (*last)->Wait().IgnoreError();  // nobody to tell

@@ -24,9 +24,11 @@
   TESSERA_ASSIGN_OR_RETURN_INNER(TESSERA_CONCAT(tessera_status_or_, __LINE__), declaration, \
                                  expression)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration can't have them.
 #define TESSERA_ASSIGN_OR_RETURN_INNER(temporary, declaration, expression) \
   auto temporary = (expression);                                           \
   if (!temporary.ok()) return std::move(temporary).status();               \
   declaration = *std::move(temporary)
+// NOLINTEND(bugprone-macro-parentheses)
 
 #endif  // TESSERA_COMMON_STATUS_MACROS_H_

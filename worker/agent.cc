@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/clock.h"
@@ -102,7 +103,8 @@ class Agent::Impl {
     join.set_job(options_.job);
     join.set_incarnation(NewIncarnation());
     join.set_pid(getpid());
-    if (options_.attached) join.set_program(options_.program[0]);
+    // A path may be any bytes; a proto's string is UTF-8.
+    if (options_.attached) join.set_program(absl::CEscape(options_.program[0]));
     connect_by_ = Clock::Real()->Now() + options_.connect_timeout;
     LogInfo(absl::StrCat("joining the coordinator ", options_.coordinator, " with ",
                          options_.local_workers, " workers"));

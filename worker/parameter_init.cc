@@ -48,8 +48,9 @@ struct Point {
 Point OnCircle(double turn) {
   constexpr double kHalfPi = 1.57079632679489661923;
   const double quarters = turn * 4;
-  const int quadrant = static_cast<int>(quarters + 0.5);  // 0..4, of which 4 is 0 again
-  const double a = (quarters - quadrant) * kHalfPi;       // within +-pi/4
+  // 0..4, of which 4 is 0 again. NOLINTNEXTLINE(bugprone-incorrect-roundings): it isn't negative.
+  const int quadrant = static_cast<int>(quarters + 0.5);
+  const double a = (quarters - quadrant) * kHalfPi;  // within +-pi/4
   const double t = a * a;
   const double sine =
       a * (1 - t / 6 * (1 - t / 20 * (1 - t / 42 * (1 - t / 72 * (1 - t / 110 * (1 - t / 156))))));

@@ -238,9 +238,10 @@ absl::Status UnitExecutor::OpenGradient(int unit) {
                                             "; are agent and coordinator of one build?"));
   }
   if (gradient_tenants_[slot] >= 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no gradient buffer for unit ", Name(unit), " while unit ",
-                     Name(gradient_tenants_[slot]), " has gradients in it; reduce that one first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no gradient buffer for unit ", Name(unit), " while unit ", Name(gradient_tenants_[slot]),
+        " has gradients in it; reduce that one first, or give "
+        "each unit a buffer with memory.accumulate_unsynchronized"));
   }
   gradient_tenants_[slot] = unit;
   state.gradient_open = true;

@@ -96,7 +96,8 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
       control_(ControlFileBytes(world_size, plan_.layout.unsharded_slots_size(),
                                 plan_.layout.gradient_slots_size()),
                options_.forked),
-      idle_(world_size) {
+      idle_(world_size),
+      ended_(world_size) {
   // A GPU's slots are not in these buffers.
   const bool shared = plan_.layout.device() != v1::CUDA;
   if (shared) unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
@@ -121,14 +122,36 @@ absl::StatusOr<std::unique_ptr<ThreadRanks>> ThreadRanks::Create(const v1::JobSp
 }
 
 void ThreadRanks::Lag() {
-  ++lags_;
+  lags_.fetch_add(1, std::memory_order_relaxed);
   auto others_idle = [&] {
+    bool met = options_.meet_point.empty() || met_.load(std::memory_order_relaxed);
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != options_.lag_rank && !idle_[rank].load(std::memory_order_relaxed)) return false;
+      if (rank == options_.lag_rank) continue;
+      if (!idle_[rank].load(std::memory_order_relaxed)) return false;
+      met = met || ended_[rank].load(std::memory_order_relaxed);
     }
-    return true;
+    return met;
   };
   while (!others_idle()) std::this_thread::yield();
+}
+
+void ThreadRanks::Meet() {
+  while (lags_.load(std::memory_order_relaxed) == 0 &&
+         !ended_[options_.lag_rank].load(std::memory_order_relaxed))
+    std::this_thread::yield();
+  met_.store(true, std::memory_order_relaxed);
+}
+
+std::unique_ptr<FaultPoints> ThreadRanks::MakeFaults(int rank) {
+  if (options_.lag_rank < 0) return std::make_unique<FaultPoints>();
+  const bool lags = rank == options_.lag_rank;
+  const std::string point = lags ? options_.lag_point : options_.meet_point;
+  const int only = lags ? options_.lag_passage : options_.meet_passage;
+  return std::make_unique<FaultPoints>(
+      [this, point, only, lags, passage = 0](absl::string_view at, int64_t) mutable {
+        if (at != point || (++passage != only && only != 0)) return;
+        lags ? Lag() : Meet();
+      });
 }
 
 absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
@@ -140,16 +163,13 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   parts.assignment.set_shard_index(rank);
   parts.assignment.set_local_world_size(world_size_);
   parts.spec = spec_;
-  parts.layout = plan_.layout;
+  v1::Layout layout = plan_.layout;
+  if (options_.spoil_layout) options_.spoil_layout(layout);
+  parts.layout = layout;
   parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
-  parts.planned.layouts.assign(plan_.layout.units().begin(), plan_.layout.units().end());
-  parts.faults = std::make_unique<FaultPoints>();
+  parts.planned.layouts.assign(layout.units().begin(), layout.units().end());
+  parts.faults = MakeFaults(rank);
   if (options_.membership) parts.membership = options_.membership(rank);
-  if (rank == options_.lag_rank) {
-    *parts.faults = FaultPoints([this](absl::string_view point, int64_t) {
-      if (point == options_.lag_point) Lag();
-    });
-  }
 
   ShmCollectives::Options collectives;
   for (int i = 0; i < world_size_; ++i) collectives.group.ranks.push_back(i);
@@ -166,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   };
   collectives.unsharded = unsharded_.data();
   collectives.gradients = gradients_.data();
-  collectives.layout = plan_.layout;
+  collectives.layout = layout;
   for (const v1::Unit& unit : plan_.plan.units())
     collectives.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   collectives.faults = parts.faults.get();
@@ -178,7 +198,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
 
   ShardStore::Options store;
   store.file = rank_file(rank);
-  store.layout = plan_.layout;
+  store.layout = layout;
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;
@@ -203,6 +223,7 @@ std::vector<absl::Status> ThreadRanks::Run(const std::function<absl::Status(Sess
         absl::StatusOr<std::unique_ptr<Session>> session = MakeSession(rank);
         statuses[rank] = session.ok() ? body(**session) : session.status();
         if (session.ok() && !statuses[rank].ok()) (*session)->Abort(statuses[rank]);
+        ended_[rank].store(true, std::memory_order_relaxed);
         idle_[rank].store(true, std::memory_order_relaxed);
       });
     }

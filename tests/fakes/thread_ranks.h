@@ -35,6 +35,13 @@ class ThreadRanks {
     // The rank that lags, and where (worker/fault_points.h); -1: none.
     int lag_rank = -1;
     std::string lag_point;
+    int lag_passage = 0;  // of the point, from 1; 0: each
+    // With two ranks and a lag_passage: where, and at which passage, the other rank waits for the
+    // lag to begin, so that what it does next falls into it. "": nowhere.
+    std::string meet_point = "";
+    int meet_passage = 1;
+    // Makes the ranks' layout another than the one by which the memory is made.
+    std::function<void(v1::Layout&)> spoil_layout = nullptr;
     absl::Duration timeout = absl::Seconds(30);
     // The ranks are processes that are forked after Create and call MakeSession.
     bool forked = false;
@@ -88,7 +95,10 @@ class ThreadRanks {
   };
 
   ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
+  std::unique_ptr<FaultPoints> MakeFaults(int rank);
   void Lag();
+  void Meet();
+  bool Idle(int rank) const { return idle_[rank].load(std::memory_order_relaxed); }
 
   const v1::JobSpec spec_;
   const JobPlan plan_;
@@ -96,10 +106,12 @@ class ThreadRanks {
   const Options options_;
   Buffer unsharded_, gradients_, control_;
   std::vector<std::unique_ptr<Buffer>> files_;
-  // Ranks that are parked or have ended. Relaxed: standing still orders nothing, so that
-  // ThreadSanitizer still sees what the protocol alone has to order.
-  std::vector<std::atomic<bool>> idle_;
+  // Relaxed, all of these: standing still orders nothing, so that ThreadSanitizer still sees what
+  // the protocol alone has to order.
+  std::vector<std::atomic<bool>> idle_;  // ranks that are parked or have ended
+  std::vector<std::atomic<bool>> ended_;
   std::atomic<int64_t> lags_{0};
+  std::atomic<bool> met_{false};
 };
 
 }  // namespace tessera

@@ -39,15 +39,6 @@ PLANTS = {
             "return Planted({}) || owner_->AllReached(slot_, /*left=*/true, ",
         ),
     ],
-    "layout.cc": [
-        # The last parameter of every unit lies one element further than it should.
-        (
-            "offset",
-            "parameter->set_offset(flat.offsets[i]);",
-            "parameter->set_offset(flat.offsets[i] +"
-            " (Planted({}) && i + 1 == unit.parameters_size() ? 1 : 0));",
-        ),
-    ],
 }
 
 

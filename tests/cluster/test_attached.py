@@ -95,6 +95,22 @@ def test_a_program_by_hand_trains_and_exports(sandbox):
     assert sandbox.tessera("get", "job", "char-model", cluster.where).code == 0
 
 
+def test_a_program_can_be_drained(sandbox):
+    directory = sandbox.directory / "out"
+    cluster = Cluster(sandbox, ENDLESS, **{"checkpoint.dir": directory})
+    agent = cluster.start_agent(CHAR_MODEL)
+    cluster.watch.wait_for_line("step ")
+    drained = sandbox.tessera("drain", "char-model", cluster.where)
+    assert (drained.code, drained.out) == (0, ["char-model CANCELLED"]), drained.transcript()
+    assert cluster.watch.wait(PROMISE) == 1
+    job = cluster.get("job")
+    assert job["reason_code"] == "DRAINED"
+    assert cluster.watch.out[-2].startswith(f"step {job['step']}/")
+    with safe_open(directory / "export" / "model.safetensors", framework="numpy") as exported:
+        assert numpy.any(exported.get_tensor("bias"))
+    assert agent.wait(PROMISE) == 1
+
+
 def test_run_takes_a_program_too(sandbox):
     job = sandbox.write_job(JOB)
     program = sandbox.tessera(

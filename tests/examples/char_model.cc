@@ -65,7 +65,8 @@ absl::Status Train(Session& session) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (text.size() <= kBack) return absl::InvalidArgumentError("data: no text in " + job.data());
   std::vector<size_t> places(job.global_batch() / session.world_size());
-  for (int64_t step = 0; step < job.steps();) {
+  bool drain = false;  // `tessera drain`: this step is the last one, on every rank
+  for (int64_t step = 0; step < job.steps() && !drain;) {
     TESSERA_ASSIGN_OR_RETURN(const tessera::StepInfo info,
                              session.BeginStep({.learning_rate = job.optimizer().lr()}));
     TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
@@ -76,7 +77,8 @@ absl::Status Train(Session& session) {
     TESSERA_ASSIGN_OR_RETURN(const tessera::StepResult result,
                              session.EndStep({.loss_sum = loss, .loss_count = count}));
     step = result.step;
-    if (session.rank() != 0 || (step % 20 != 0 && step != job.steps())) continue;
+    drain = result.drain;
+    if (session.rank() != 0 || (step % 20 != 0 && step != job.steps() && !drain)) continue;
     tessera::v1::Progress progress;
     progress.set_step(step);
     progress.set_steps(job.steps());

@@ -15,8 +15,8 @@
 //
 // The model owns its activations: one region of memory, allocated and touched by Create. Where a
 // parameter is not in float32 or a gradient is added to another, the first pass also allocates what
-// the largest parameter takes in float32; later ones allocate nothing. Calls come in the order above; a forward may also stand alone. Thread-safety:
-// one thread at a time.
+// the largest parameter takes in float32; later ones allocate nothing. Calls come in the order
+// above; a forward may also stand alone. Thread-safety: one thread at a time.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 

@@ -14,6 +14,7 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
+#include "worker/workloads/bfloat16_linear.h"
 #include "worker/workloads/gpt_batch.h"
 #include "worker/workloads/gpt_float32.h"
 #include "worker/workloads/gpt_model.h"
@@ -61,23 +62,36 @@ GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
           .attention = !model.has_attention() || model.attention()};
 }
 
+// Whether blocks multiply in bfloat16; says what becomes of parameters that are not float32.
+bool MultipliesBFloat16(const Session& session) {
+  for (const v1::Unit& unit : session.plan().units()) {
+    if (unit.param_dtype() == v1::FLOAT32) continue;
+    const bool multiplies = unit.param_dtype() == v1::BFLOAT16 && CheckBFloat16().ok();
+    if (session.rank() == 0) {
+      LogInfo(multiplies ? "gpt multiplies in bfloat16, and does everything else in float32"
+                         : absl::StrCat("gpt computes in float32 on parameters and gradients in ",
+                                        DTypeName(unit.param_dtype()), ", cast at each use",
+                                        unit.param_dtype() == v1::BFLOAT16
+                                            ? absl::StrCat(": ", CheckBFloat16().message())
+                                            : ""));
+    }
+    return multiplies;
+  }
+  return false;
+}
+
 class GptProgram {
  public:
   static absl::StatusOr<std::unique_ptr<GptProgram>> Create(Session& session,
                                                             OnProgress on_progress) {
     const v1::JobSpec& job = session.job();
     SetComputeThreads(static_cast<int>(job.threads_per_worker()));
-    const GptShape shape = ShapeOf(job, session.world_size());
+    GptShape shape = ShapeOf(job, session.world_size());
+    shape.bfloat16 = MultipliesBFloat16(session);
     TESSERA_ASSIGN_OR_RETURN(TextData text,
                              LoadText(job.data(), job.global_batch(), shape.context));
     TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
-    for (const v1::Unit& unit : session.plan().units()) {
-      if (unit.param_dtype() == v1::FLOAT32 || session.rank() != 0) continue;
-      LogInfo(absl::StrCat("gpt computes in float32 on parameters and gradients in ",
-                           DTypeName(unit.param_dtype()), ", cast at each use"));
-      break;
-    }
     TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
     return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
                                         std::move(model), std::move(on_progress));

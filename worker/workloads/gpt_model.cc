@@ -9,6 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/workloads/block_linear.h"
 
 namespace tessera {
 namespace {
@@ -136,7 +137,7 @@ class GptModel::Impl {
   absl::Status MakeLayers() {
     const int64_t c = shape_.width;
     const auto linear = [this](int64_t in, int64_t out) {
-      return LinearLayer::Create({.rows = rows_, .in = in, .out = out});
+      return BlockLinear::Create({.rows = rows_, .in = in, .out = out}, shape_.bfloat16, &float32_);
     };
     TESSERA_ASSIGN_OR_RETURN(norm_, LayerNormLayer::Create(rows_, c));
     TESSERA_ASSIGN_OR_RETURN(c_attn_, linear(c, 3 * c));
@@ -204,26 +205,6 @@ class GptModel::Impl {
   // The residual stream before block `layer`; after the last one with `layer` = layers.
   float* Input(int64_t layer) { return layer < shape_.layers ? blocks_[layer].input : output_; }
 
-  absl::Status Linear(LinearLayer& layer, const float* input, const BlockTensor& weight,
-                      const BlockTensor& bias, float* output) {
-    return layer.Forward(input, float32_.Matrix(weight, layer.weight_numel()),
-                         float32_.Vector(bias, layer.bias_numel(), 0), output);
-  }
-  absl::Status LinearInputGradient(LinearLayer& layer, const BlockTensor& weight,
-                                   const float* output_gradient, float* input_gradient) {
-    return layer.BackwardInput(float32_.Matrix(weight, layer.weight_numel()), output_gradient,
-                               input_gradient);
-  }
-  absl::Status LinearGradients(LinearLayer& layer, const float* input, const float* output_gradient,
-                               const BlockGradient& weight, const BlockGradient& bias) {
-    const GradientTarget weight_target = float32_.OpenMatrix(weight, layer.weight_numel());
-    const GradientTarget bias_target = float32_.OpenVector(bias, layer.bias_numel(), 0);
-    TESSERA_RETURN_IF_ERROR(
-        layer.BackwardParameters(input, output_gradient, weight_target, bias_target));
-    BlockFloat32::Close(weight, layer.weight_numel(), weight_target);
-    BlockFloat32::Close(bias, layer.bias_numel(), bias_target);
-    return absl::OkStatus();
-  }
   absl::Status Norm(const float* input, const BlockTensor& weight, const BlockTensor& bias,
                     float* output, float* mean, float* variance) {
     return norm_->Forward(input, float32_.Vector(weight, shape_.width, 0),
@@ -254,11 +235,11 @@ class GptModel::Impl {
     }
     TESSERA_RETURN_IF_ERROR(
         Norm(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1, a.ln_1_mean, a.ln_1_variance));
-    TESSERA_RETURN_IF_ERROR(Linear(*c_attn_, a.ln_1, p[kAttnWeight], p[kAttnBias], wide_scratch_));
+    TESSERA_RETURN_IF_ERROR(c_attn_->Forward(a.ln_1, p[kAttnWeight], p[kAttnBias], wide_scratch_));
     TESSERA_RETURN_IF_ERROR(
         attention_->Forward(wide_scratch_, a.attention, stream_scratch_, a.attended));
     TESSERA_RETURN_IF_ERROR(
-        Linear(*attn_proj_, a.attended, p[kAttnProjWeight], p[kAttnProjBias], a.middle));
+        attn_proj_->Forward(a.attended, p[kAttnProjWeight], p[kAttnProjBias], a.middle));
     AddTo(a.middle, a.input, stream_numel_);
     return absl::OkStatus();
   }
@@ -266,26 +247,25 @@ class GptModel::Impl {
   absl::Status MlpForward(BlockActivations& a, const BlockTensors& p, float* output) {
     TESSERA_RETURN_IF_ERROR(
         Norm(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
-    TESSERA_RETURN_IF_ERROR(Linear(*c_fc_, a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
+    TESSERA_RETURN_IF_ERROR(c_fc_->Forward(a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
     TESSERA_RETURN_IF_ERROR(gelu_.forward->Run({{DNNL_ARG_SRC, a.fc}, {DNNL_ARG_DST, a.gelu}}));
-    TESSERA_RETURN_IF_ERROR(Linear(*mlp_proj_, a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
+    TESSERA_RETURN_IF_ERROR(mlp_proj_->Forward(a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
     AddTo(output, a.middle, stream_numel_);
     return absl::OkStatus();
   }
 
   // Takes stream_gradient_ from after the MLP to before it.
   absl::Status MlpBackward(BlockActivations& a, const BlockTensors& p, const BlockGradients& g) {
+    TESSERA_RETURN_IF_ERROR(mlp_proj_->BackwardParameters(a.gelu, stream_gradient_,
+                                                          g[kMlpProjWeight], g[kMlpProjBias]));
     TESSERA_RETURN_IF_ERROR(
-        LinearGradients(*mlp_proj_, a.gelu, stream_gradient_, g[kMlpProjWeight], g[kMlpProjBias]));
-    TESSERA_RETURN_IF_ERROR(
-        LinearInputGradient(*mlp_proj_, p[kMlpProjWeight], stream_gradient_, wide_scratch_));
+        mlp_proj_->BackwardInput(p[kMlpProjWeight], stream_gradient_, wide_scratch_));
     TESSERA_RETURN_IF_ERROR(gelu_.backward->Run({{DNNL_ARG_SRC, a.fc},
                                                  {DNNL_ARG_DIFF_DST, wide_scratch_},
                                                  {DNNL_ARG_DIFF_SRC, wide_scratch_}}));
     TESSERA_RETURN_IF_ERROR(
-        LinearGradients(*c_fc_, a.ln_2, wide_scratch_, g[kFcWeight], g[kFcBias]));
-    TESSERA_RETURN_IF_ERROR(
-        LinearInputGradient(*c_fc_, p[kFcWeight], wide_scratch_, stream_scratch_));
+        c_fc_->BackwardParameters(a.ln_2, wide_scratch_, g[kFcWeight], g[kFcBias]));
+    TESSERA_RETURN_IF_ERROR(c_fc_->BackwardInput(p[kFcWeight], wide_scratch_, stream_scratch_));
     return NormGradients(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2_mean, a.ln_2_variance,
                          g[kLn2Weight], g[kLn2Bias]);
   }
@@ -294,16 +274,15 @@ class GptModel::Impl {
   absl::Status AttentionBackward(BlockActivations& a, const BlockTensors& p,
                                  const BlockGradients& g) {
     if (!shape_.attention) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(LinearGradients(*attn_proj_, a.attended, stream_gradient_,
-                                            g[kAttnProjWeight], g[kAttnProjBias]));
+    TESSERA_RETURN_IF_ERROR(attn_proj_->BackwardParameters(a.attended, stream_gradient_,
+                                                           g[kAttnProjWeight], g[kAttnProjBias]));
     TESSERA_RETURN_IF_ERROR(
-        LinearInputGradient(*attn_proj_, p[kAttnProjWeight], stream_gradient_, stream_scratch_));
+        attn_proj_->BackwardInput(p[kAttnProjWeight], stream_gradient_, stream_scratch_));
     TESSERA_RETURN_IF_ERROR(attention_->Backward(stream_scratch_, a.attention, attention_scratch_,
                                                  norm_scratch_, wide_scratch_));
     TESSERA_RETURN_IF_ERROR(
-        LinearGradients(*c_attn_, a.ln_1, wide_scratch_, g[kAttnWeight], g[kAttnBias]));
-    TESSERA_RETURN_IF_ERROR(
-        LinearInputGradient(*c_attn_, p[kAttnWeight], wide_scratch_, stream_scratch_));
+        c_attn_->BackwardParameters(a.ln_1, wide_scratch_, g[kAttnWeight], g[kAttnBias]));
+    TESSERA_RETURN_IF_ERROR(c_attn_->BackwardInput(p[kAttnWeight], wide_scratch_, stream_scratch_));
     return NormGradients(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1_mean, a.ln_1_variance,
                          g[kLn1Weight], g[kLn1Bias]);
   }
@@ -312,12 +291,13 @@ class GptModel::Impl {
   const int64_t rows_;          // tokens of a pass
   const int64_t stream_numel_;  // rows x width
 
+  BlockFloat32 float32_;
   std::optional<LayerNormLayer> norm_;
-  std::optional<LinearLayer> c_attn_;
-  std::optional<LinearLayer> attn_proj_;
+  std::optional<BlockLinear> c_attn_;
+  std::optional<BlockLinear> attn_proj_;
   std::optional<AttentionLayer> attention_;
-  std::optional<LinearLayer> c_fc_;
-  std::optional<LinearLayer> mlp_proj_;
+  std::optional<BlockLinear> c_fc_;
+  std::optional<BlockLinear> mlp_proj_;
   GeluKernels gelu_;
   std::optional<LinearLayer> head_;
   std::optional<CrossEntropyLayer> cross_entropy_;
@@ -334,7 +314,6 @@ class GptModel::Impl {
   float* norm_scratch_ = nullptr;
   float* wide_scratch_ = nullptr;  // rows x 4 width
   AttentionLayer::Scratch attention_scratch_;
-  BlockFloat32 float32_;
 };
 
 std::array<int64_t, kRootParameters> RootNumel(const GptShape& shape) {

@@ -41,6 +41,8 @@ struct GptShape {
   int64_t sequences = 0;  // of one pass
   bool attention =
       true;  // false: a block's attention adds nothing, and its parameters get no gradient
+  // Blocks whose weights are bfloat16 multiply in it (bfloat16_linear.h); CheckBFloat16 is OK.
+  bool bfloat16 = false;
 };
 
 // The parameters of a block, "h.N." before each name, in the order of kBlockParameterNames; C =

@@ -1,5 +1,6 @@
-// Compiled oneDNN primitives on the CPU, of float32 but where it says otherwise, behind absl::Status: oneDNN reports by
-// exceptions, and none leaves this file's functions. Tensors are row-major and contiguous.
+// Compiled oneDNN primitives on the CPU, of float32 but where it says otherwise, behind
+// absl::Status: oneDNN reports by exceptions, and none leaves this file's functions. Tensors are
+// row-major and contiguous.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto softmax, MakeSoftmax(rows, columns));
 //   TESSERA_RETURN_IF_ERROR(softmax->Run({{DNNL_ARG_SRC, scores}, {DNNL_ARG_DST, probabilities}}));

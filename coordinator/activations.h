@@ -28,7 +28,7 @@
 namespace tessera {
 
 // Larger forecasts are cut off here, so that their sums do not overflow.
-inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 60;
+inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 46;
 
 struct Activations {
   v1::Forecast::Certainty certainty = v1::Forecast::UNKNOWN;

@@ -248,6 +248,17 @@ UnmanagedBytes UnmanagedOf(const v1::Plan& plan, const v1::ModelSpec& model) {
   return bytes;
 }
 
+ForecastOptions ForecastOptionsOf(const v1::ModelSpec& model, const v1::Plan& plan,
+                                  const v1::JobSpec& resolved, int world_size) {
+  ForecastOptions options;
+  options.micro_batches = resolved.micro_batches();
+  options.reductions =
+      resolved.memory().accumulate_unsynchronized() ? 1 : resolved.micro_batches();
+  options.activations = ForecastActivations(model, plan, resolved, world_size);
+  options.unmanaged = UnmanagedOf(plan, model);
+  return options;
+}
+
 v1::Forecast MakeForecast(const v1::Plan& plan, const v1::Layout& layout,
                           const ForecastOptions& options) {
   v1::Forecast forecast;

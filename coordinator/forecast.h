@@ -1,9 +1,8 @@
 // Layout -> bytes: of each rank, of each host, by phase of a step, and on the wire. What workers
 // map is measured against it; wire.h says what is sent, timeline.h what is live when.
 //
-//   ForecastOptions options;
-//   options.activations = ForecastActivations(model, plan, resolved, world_size);
-//   const v1::Forecast forecast = MakeForecast(plan, layout, options);
+//   const v1::Forecast forecast =
+//       MakeForecast(plan, layout, ForecastOptionsOf(model, plan, resolved, world_size));
 //
 // In semantics.md's terms, with N padded, S ranks a shard group and so, sp, sr the bytes of an
 // element: a rank holds so x N/S of parameters, as much of reduced gradients (in gradient_dtype)
@@ -17,6 +16,7 @@
 #include <cstdint>
 
 #include "coordinator/activations.h"
+#include "tessera/v1/job.pb.h"
 #include "tessera/v1/model.pb.h"
 #include "tessera/v1/plan.pb.h"
 
@@ -39,6 +39,10 @@ struct ForecastOptions {
   Activations activations;
   UnmanagedBytes unmanaged;
 };
+
+// Of a job at `world_size`: with memory.accumulate_unsynchronized the last micro-batch alone reduces.
+ForecastOptions ForecastOptionsOf(const v1::ModelSpec& model, const v1::Plan& plan,
+                                  const v1::JobSpec& resolved, int world_size);
 
 // `layout` is of `plan`. Every rank has shards of the same length. Whether it fits is not said
 // (coordinator/fit.h).

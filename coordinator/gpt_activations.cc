@@ -6,7 +6,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "common/control_file.h"
 
 namespace tessera {
 namespace {
@@ -46,12 +45,12 @@ GptNumels NumelsOf(const v1::ModelSource& model, const v1::ActivationSpec& pass)
   return numels;
 }
 
-// "h.3.ln_1.weight" as "ln_1.weight": the blocks have one stand-in between them.
+// "h.3.ln_1.weight" as ".ln_1.weight": the blocks have one stand-in between them.
 std::string StandInOf(absl::string_view fqn) {
   if (!absl::StartsWith(fqn, "h.")) return std::string(fqn);
   const size_t dot = fqn.find('.', 2);
   return dot == absl::string_view::npos ? std::string(fqn)
-                                        : std::string(fqn.substr(dot)); // begins with a dot
+                                        : std::string(fqn.substr(dot));
 }
 
 // A float32 copy of each parameter and of its gradient whose unit has another dtype.

@@ -42,9 +42,15 @@ class Timeline {
     resting.activation_bytes = activations_.constant;
     points_.push_back(resting);
     for (int i = 0; i < units_; ++i) points_.push_back(Forward(i));
+    const std::vector<int> first = FirstInside();
     for (int i = units_ - 1; i >= 0; --i) {
       points_.push_back(Backward(i));
-      if (IsTrained(plan_.units(i))) points_.push_back(Reduction(i));
+      // A unit's gradients are complete when those of all units inside it are.
+      for (int unit = i; unit >= 0;) {
+        if (first[unit] == i && IsTrained(plan_.units(unit))) points_.push_back(Reduction(unit, i));
+        const bool on = first[unit] == i && plan_.units(unit).has_enclosing_unit();
+        unit = on ? plan_.units(unit).enclosing_unit() : -1;
+      }
     }
     return std::move(points_);
   }
@@ -54,6 +60,18 @@ class Timeline {
 
   int64_t Bytes(int unit) const {
     return layout_.units(unit).padded_numel() * DTypeBytes(plan_.units(unit).param_dtype());
+  }
+
+  // Of each unit, the first inside it: units inside one come before it without a gap.
+  std::vector<int> FirstInside() const {
+    std::vector<int> first(units_);
+    for (int i = 0; i < units_; ++i) first[i] = i;
+    for (int i = 0; i < units_; ++i) {
+      if (!plan_.units(i).has_enclosing_unit()) continue;
+      int& around = first[plan_.units(i).enclosing_unit()];
+      around = std::min(around, first[i]);
+    }
+    return first;
   }
 
   // The unit and those around it.
@@ -112,12 +130,13 @@ class Timeline {
     return point;
   }
 
-  // The next unit is at work.
-  StepPoint Reduction(int unit) const {
-    StepPoint point = Backward(std::max(unit - 1, 0));
+  // `last` was the last at work, and the next is at work already.
+  StepPoint Reduction(int unit, int last) const {
+    const int next = std::max(last - 1, 0);
+    StepPoint point = Backward(next);
     point.phase = v1::PhaseForecast::REDUCTION;
     point.unit = unit;
-    std::vector<int> live = Chain(std::max(unit - 1, 0));
+    std::vector<int> live = Chain(next);
     live.push_back(unit);
     point.gradient_bytes = Gradients(live);
     const v1::Unit& plan = plan_.units(unit);

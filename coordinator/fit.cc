@@ -309,4 +309,25 @@ v1::Fit MakeFit(const v1::ModelSpec& model, const v1::Plan& plan, const v1::JobS
   return fit;
 }
 
+std::vector<std::string> FitNotes(const v1::Forecast& forecast) {
+  const v1::Fit& fit = forecast.fit();
+  const bool known = forecast.activation_certainty() != v1::Forecast::UNKNOWN;
+  const int64_t left = fit.device_memory_bytes() - fit.needed_bytes();
+  std::vector<std::string> notes = {absl::StrCat(
+      "memory.device_memory: ", fit.device(), " needs ", FormatByteCount(fit.needed_bytes()),
+      " of ", FormatByteCount(fit.device_memory_bytes()), ", which ",
+      left >= 0 ? "fits" : "does not fit",
+      known ? "."
+            : absl::StrCat("; activations that are not known are not counted",
+                           left >= 0 ? absl::StrCat(", and ", left, " bytes are left for them.")
+                                     : "."))};
+  for (const v1::Remedy& remedy : fit.remedies()) {
+    notes.push_back(absl::StrCat(
+        remedy.field().empty() ? "" : absl::StrCat(remedy.field(), " ", remedy.value(), ": "),
+        remedy.text(), "; ", FormatByteCount(remedy.needed_bytes()),
+        remedy.fits() ? ", which would fit." : ", which would not suffice."));
+  }
+  return notes;
+}
+
 }  // namespace tessera

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/forecast.h"
@@ -44,6 +45,9 @@ absl::StatusOr<FittedLayout> LayOutToFit(const v1::ModelSpec& model, const v1::P
 // `resolved` has a memory.device_memory, and `plan` and `fitted` are of it at `world_size`.
 v1::Fit MakeFit(const v1::ModelSpec& model, const v1::Plan& plan, const v1::JobSpec& resolved,
                 const FittedLayout& fitted);
+
+// What forecast.fit says, a sentence each: the verdict, what is not counted, the remedies.
+std::vector<std::string> FitNotes(const v1::Forecast& forecast);
 
 }  // namespace tessera
 

@@ -71,6 +71,19 @@ TEST(FitTest, RemediesHaveTheFiguresOfTheJobsTheyName) {
   EXPECT_EQ(Remedy(planned, "activations.recompute"), nullptr);
 }
 
+TEST(FitTest, NotesSayItInWords) {
+  const JobPlan fits = Planned(Memory(kDefaultJob), 2);
+  ASSERT_EQ(fits.layout.notes_size(), 2);
+  EXPECT_EQ(fits.layout.notes(1),
+            "memory.device_memory: a host of 2 ranks needs 84.5 MiB of 84.5 MiB, which fits.");
+  const JobPlan planned = Planned(Memory(60'000'000), 2);
+  std::string all;
+  for (const std::string& note : planned.layout.notes()) absl::StrAppend(&all, note, "\n");
+  EXPECT_THAT(all, HasSubstr("a host of 2 ranks needs 84.5 MiB of 57.2 MiB, which does not fit."));
+  EXPECT_THAT(all, HasSubstr("micro_batches 2: 6 sequences a rank and micro-batch; "));
+  EXPECT_THAT(all, HasSubstr(" MiB, which would fit."));
+}
+
 TEST(FitTest, TheSmallestNumberOfWorkersThatFits) {
   const auto needed = [](int workers) {
     return Planned(absl::StrCat(Memory(1), R"(,"mesh":{"local_world_size":1})"), workers)
@@ -159,9 +172,10 @@ TEST(FitTest, UnknownActivationsAreNotCounted) {
   const auto& notes = planned.layout.notes();
   ASSERT_FALSE(notes.empty());
   EXPECT_THAT(*notes.rbegin(),
-              HasSubstr(absl::StrCat("leaves ",
+              HasSubstr(absl::StrCat(", which fits; activations that are not known are not "
+                                     "counted, and ",
                                      1'000'000 - planned.forecast.fit().needed_bytes(),
-                                     " bytes for them")));
+                                     " bytes are left for them.")));
 }
 
 // Sixteen blocks in bfloat16: resident units are there beside their masters.
@@ -185,7 +199,8 @@ TEST(AutoUnshardTest, TakesSlotsWhereResidentDoesNotFit) {
   EXPECT_EQ(tight.layout.unshard_mode(), v1::SLOTS);
   EXPECT_TRUE(tight.forecast.fits());
   EXPECT_EQ(tight.forecast.fit().needed_bytes(), slots);
-  EXPECT_THAT(*tight.layout.notes().rbegin(),
+  ASSERT_EQ(tight.layout.notes_size(), 2);
+  EXPECT_THAT(tight.layout.notes(0),
               HasSubstr(absl::StrCat("auto took slots, since a host would need ", resident,
                                      " bytes with resident, more than memory.device_memory ",
                                      resident - 1, "; with slots it needs ", slots)));

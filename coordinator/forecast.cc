@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "common/control_file.h"
 #include "common/device_arena.h"
@@ -147,43 +148,52 @@ int64_t ProgramBytes(const v1::RankForecast& rank) {
   return rank.buffer_bytes() + rank.unmanaged_bytes() + rank.unmanaged_gradient_bytes();
 }
 
+int64_t LiveBytes(const StepPoint& point) {
+  return point.unsharded_bytes + point.gradient_bytes + point.resharded_bytes +
+         point.staging_bytes + point.activation_bytes;
+}
+
+// The busiest point of each phase that there is, then the busiest of all as PEAK.
+std::vector<StepPoint> BusiestPoints(const std::vector<StepPoint>& timeline) {
+  std::vector<StepPoint> busiest;
+  for (const StepPoint& point : timeline) {
+    const auto same = std::find_if(busiest.begin(), busiest.end(), [&](const StepPoint& other) {
+      return other.phase == point.phase;
+    });
+    if (same == busiest.end()) {
+      busiest.push_back(point);
+    } else if (LiveBytes(*same) < LiveBytes(point)) {
+      *same = point;
+    }
+  }
+  const auto less = [](const StepPoint& a, const StepPoint& b) {
+    return LiveBytes(a) < LiveBytes(b);
+  };
+  StepPoint peak = *std::max_element(busiest.begin(), busiest.end(), less);
+  peak.phase = v1::PhaseForecast::PEAK;
+  busiest.push_back(peak);
+  return busiest;
+}
+
 void AddPhases(const v1::Plan& plan, const v1::Layout& layout, const Activations& activations,
                const v1::RankForecast& rank, const v1::HostForecast& host,
                v1::Forecast* forecast) {
   const int64_t lasting = rank.private_total_bytes() + ProgramBytes(rank);
-  for (const StepPoint& point : StepTimeline(plan, layout, activations)) {
-    v1::PhaseForecast phase;
-    phase.set_phase(point.phase);
-    if (point.unit >= 0) phase.set_unit_fqn(plan.units(point.unit).fqn());
-    phase.set_unsharded_bytes(point.unsharded_bytes);
-    phase.set_unsharded_gradient_bytes(point.gradient_bytes);
-    phase.set_resharded_bytes(point.resharded_bytes);
-    phase.set_staging_bytes(point.staging_bytes);
-    phase.set_activation_bytes(point.activation_bytes);
-    const int64_t own = lasting + point.gradient_bytes + point.resharded_bytes +
-                        point.staging_bytes + point.activation_bytes;
-    phase.set_rank_bytes(own + point.unsharded_bytes);
-    phase.set_host_bytes(host.ranks() * own + point.unsharded_bytes * (layout.device() == v1::CUDA
-                                                                           ? host.ranks()
-                                                                           : host.shard_groups()));
-    auto* phases = forecast->mutable_phases();
-    const auto same = std::find_if(
-        phases->begin(), phases->end(),
-        [&](const v1::PhaseForecast& other) { return other.phase() == point.phase; });
-    if (same == phases->end()) {
-      *phases->Add() = std::move(phase);
-    } else if (same->rank_bytes() < phase.rank_bytes()) {
-      *same = std::move(phase);
-    }
+  // On CPUs the ranks of a shard group have whole units in common.
+  const int64_t copies = layout.device() == v1::CUDA ? host.ranks() : host.shard_groups();
+  for (const StepPoint& point : BusiestPoints(StepTimeline(plan, layout, activations))) {
+    v1::PhaseForecast* phase = forecast->add_phases();
+    phase->set_phase(point.phase);
+    if (point.unit >= 0) phase->set_unit_fqn(plan.units(point.unit).fqn());
+    phase->set_unsharded_bytes(point.unsharded_bytes);
+    phase->set_unsharded_gradient_bytes(point.gradient_bytes);
+    phase->set_resharded_bytes(point.resharded_bytes);
+    phase->set_staging_bytes(point.staging_bytes);
+    phase->set_activation_bytes(point.activation_bytes);
+    phase->set_rank_bytes(lasting + LiveBytes(point));
+    phase->set_host_bytes(host.ranks() * (phase->rank_bytes() - point.unsharded_bytes) +
+                          copies * point.unsharded_bytes);
   }
-  const auto busiest = std::max_element(
-      forecast->phases().begin(), forecast->phases().end(),
-      [](const v1::PhaseForecast& a, const v1::PhaseForecast& b) {
-        return a.rank_bytes() < b.rank_bytes();
-      });
-  v1::PhaseForecast peak = *busiest;
-  peak.set_phase(v1::PhaseForecast::PEAK);
-  *forecast->add_phases() = std::move(peak);
 }
 
 void AddTraffic(const v1::Plan& plan, const v1::Layout& layout, const ForecastOptions& options,

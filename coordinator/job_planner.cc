@@ -1,6 +1,7 @@
 #include "coordinator/job_planner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
@@ -96,16 +97,8 @@ void AddFit(const v1::ModelSpec& model, const v1::JobSpec& resolved, const Fitte
             JobPlan* planned) {
   v1::Forecast& forecast = planned->forecast;
   *forecast.mutable_fit() = MakeFit(model, planned->plan, resolved, fitted);
-  const v1::Fit& fit = forecast.fit();
-  const int64_t left = fit.device_memory_bytes() - fit.needed_bytes();
-  forecast.set_fits(left >= 0);
-  if (forecast.activation_certainty() != v1::Forecast::UNKNOWN) return;
-  planned->layout.add_notes(
-      absl::StrCat("memory.device_memory: activations are not all known, and those are not "
-                   "counted; the rest of what ",
-                   fit.device(), " needs ",
-                   left >= 0 ? absl::StrCat("leaves ", left, " bytes for them.")
-                             : "does not fit already."));
+  forecast.set_fits(forecast.fit().needed_bytes() <= forecast.fit().device_memory_bytes());
+  for (std::string& note : FitNotes(forecast)) planned->layout.add_notes(std::move(note));
 }
 
 }  // namespace

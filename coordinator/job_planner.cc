@@ -80,8 +80,7 @@ absl::StatusOr<std::string> WhyResident(const JobPlan& planned, v1::JobSpec reso
 absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(resolved));
   JobPlan planned;
-  TESSERA_ASSIGN_OR_RETURN(planned.plan,
-                           MakePlan(model, resolved.wrap(), resolved.mixed_precision()));
+  TESSERA_ASSIGN_OR_RETURN(planned.plan, MakePlan(model, resolved));
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
   planned.forecast = ForecastOf(planned.plan, planned.layout, resolved);
   if (resolved.memory().unshard() == "auto") {

@@ -46,10 +46,9 @@ absl::Status CheckBelongs(const std::string& prefix, const v1::WrapSpec& wrap) {
   const auto check = [&](bool given, absl::string_view field,
                          absl::string_view policy) -> absl::Status {
     if (!given || wrap.policy() == policy) return absl::OkStatus();
-    return InvalidField(
-        absl::StrCat(prefix, field),
-        absl::StrCat("is for ", prefix, "policy ", policy, ", and the policy is ", wrap.policy(),
-                     "; change the policy or drop it"));
+    return InvalidField(absl::StrCat(prefix, field),
+                        absl::StrCat("is for ", prefix, "policy ", policy, ", and the policy is ",
+                                     wrap.policy(), "; change the policy or drop it"));
   };
   TESSERA_RETURN_IF_ERROR(check(!wrap.wrap_classes().empty(), "wrap_classes", "class"));
   TESSERA_RETURN_IF_ERROR(check(wrap.has_min_params(), "min_params", "size"));
@@ -170,8 +169,7 @@ absl::Status ResolveLossScale(const std::string& text) {
 
 absl::Status ResolveWrap(bool builtin, v1::WrapSpec* wrap) {
   TESSERA_DEFAULT(wrap, root_unit, "always");
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("wrap.root_unit", wrap->root_unit(), {"always", "by_policy"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("wrap.root_unit", wrap->root_unit(), {"always", "by_policy"}));
   if (wrap->any_of().empty()) {
     TESSERA_RETURN_IF_ERROR(ResolvePolicy("wrap.", builtin, wrap->root_unit(), wrap));
   } else {
@@ -207,9 +205,8 @@ absl::Status ResolveMixedPrecision(v1::MixedPrecisionSpec* spec) {
   if (!spec->param_dtype().empty()) spec->set_param_dtype(DTypeName(dtypes.param));
   if (!spec->reduce_dtype().empty()) spec->set_reduce_dtype(DTypeName(dtypes.reduce));
   if (!spec->buffer_dtype().empty()) spec->set_buffer_dtype(DTypeName(buffer));
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("mixed_precision.unsynced_grad_dtype", spec->unsynced_grad_dtype(),
-                 {"compute", "reduce"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("mixed_precision.unsynced_grad_dtype",
+                                     spec->unsynced_grad_dtype(), {"compute", "reduce"}));
   // Under one name from here on.
   TESSERA_ASSIGN_OR_RETURN(const bool keep, KeepsGradsInReduceDType(*spec));
   spec->set_keep_grads_in_reduce_dtype(keep);

@@ -127,8 +127,8 @@ absl::StatusOr<int64_t> ParameterNumel(const v1::Parameter& parameter, absl::str
     return InvalidField(fqn, "is a scalar, which cannot be sharded; give it the shape [1]");
   }
   const auto bad = [&](absl::string_view why) {
-    return InvalidField(fqn, absl::StrCat("has the shape [", absl::StrJoin(parameter.shape(), ","),
-                                          "]", why));
+    return InvalidField(
+        fqn, absl::StrCat("has the shape [", absl::StrJoin(parameter.shape(), ","), "]", why));
   };
   int64_t numel = 1;
   for (const int64_t extent : parameter.shape()) {

@@ -52,8 +52,7 @@ absl::Status CheckWords(absl::string_view prefix, const v1::WrapConfig& config) 
 absl::Status CanonicaliseWrapConfig(absl::string_view prefix, v1::WrapConfig* config) {
   const auto field = [&](absl::string_view name) { return absl::StrCat(prefix, name); };
   if (config->has_param_dtype()) {
-    TESSERA_RETURN_IF_ERROR(
-        CanonicaliseDType(field("param_dtype"), config->mutable_param_dtype()));
+    TESSERA_RETURN_IF_ERROR(CanonicaliseDType(field("param_dtype"), config->mutable_param_dtype()));
   }
   if (config->has_reduce_dtype()) {
     TESSERA_RETURN_IF_ERROR(

@@ -53,8 +53,7 @@ void AddParameter(const ModelIndex::Parameter& parameter, v1::Unit* unit) {
   if (added->init().kind() == "normal" && !added->init().has_std())
     added->mutable_init()->set_std(0.02);
   unit->set_numel(unit->numel() + parameter.numel);
-  if (parameter.requires_grad)
-    unit->set_trainable_numel(unit->trainable_numel() + parameter.numel);
+  if (parameter.requires_grad) unit->set_trainable_numel(unit->trainable_numel() + parameter.numel);
 }
 
 // Builds one plan.
@@ -75,7 +74,7 @@ class PlanMaker {
   absl::Status FindDTypes();
   absl::Status MixedDTypes(const ModelIndex::Parameter& parameter, int module) const;
   absl::Status AddUnits();
-  absl::StatusOr<std::string> SplitName(int module, DType dtype) const;
+  absl::StatusOr<std::string> SplitName(int module, DType dtype);
   void AssignParameters();
   absl::Status AddBuffers();
   absl::Status ApplySettings();
@@ -90,8 +89,9 @@ class PlanMaker {
   const UnitHomes& homes_;
   // For each module that is a unit, the dtypes of its parameters as they come.
   std::vector<absl::InlinedVector<DType, 1>> dtypes_;
-  std::vector<int> first_unit_;  // of the module: index in plan_.units()
-  std::vector<int> module_of_;   // of each unit
+  std::vector<int> first_unit_;                   // of the module: index in plan_.units()
+  std::vector<int> module_of_;                    // of each unit
+  absl::flat_hash_set<absl::string_view> names_;  // of modules; filled when a unit is split
   v1::Plan plan_;
 };
 
@@ -126,14 +126,14 @@ absl::Status PlanMaker::FindDTypes() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> PlanMaker::SplitName(int module, DType dtype) const {
-  std::string name = absl::StrCat(index_.modules()[module].fqn, ":", DTypeName(dtype));
-  for (const ModelIndex::Module& other : index_.modules()) {
-    if (other.fqn != name) continue;
-    return InvalidField(name, absl::StrCat("is a module, and wrap.mixed_dtypes split would name a ",
-                                           "unit so too; rename the module"));
+absl::StatusOr<std::string> PlanMaker::SplitName(int module, DType dtype) {
+  if (names_.empty()) {
+    for (const ModelIndex::Module& other : index_.modules()) names_.insert(other.fqn);
   }
-  return name;
+  std::string name = absl::StrCat(index_.modules()[module].fqn, ":", DTypeName(dtype));
+  if (!names_.contains(name)) return name;
+  return InvalidField(name, absl::StrCat("is a module, and wrap.mixed_dtypes split would name a ",
+                                         "unit so too; rename the module"));
 }
 
 absl::Status PlanMaker::AddUnits() {

@@ -26,7 +26,8 @@ absl::StatusOr<Policy> Policy::Create(std::string prefix, const v1::WrapSpec& wr
     policy.min_params_ = wrap.has_min_params() ? wrap.min_params() : kDefaultMinParams;
     policy.skip_root_check_ = wrap.skip_root_check();
     policy.exclude_classes_ = ClassSet::OrDefault(wrap.exclude_classes(), kDefaultExcludeClasses);
-    policy.force_leaf_classes_ = ClassSet::OrDefault(wrap.force_leaf_classes(), kDefaultForceLeafClasses);
+    policy.force_leaf_classes_ =
+        ClassSet::OrDefault(wrap.force_leaf_classes(), kDefaultForceLeafClasses);
   } else if (wrap.policy() == "class") {
     policy.kind_ = Kind::kClass;
     policy.wrap_classes_ = ClassSet(wrap.wrap_classes());
@@ -149,10 +150,12 @@ std::string Policy::WhyWrap(const Answer& answer, int64_t remainder) const {
       return absl::StrCat("neither its class nor a base class is in ", prefix_,
                           "wrap_classes, so it is none");
     case Cause::kAnnotated:
-      return absl::StrCat(prefix_, "policy annotated, and the module has wrap or a wrap_config, so ",
+      return absl::StrCat(prefix_,
+                          "policy annotated, and the module has wrap or a wrap_config, so ",
                           "it is a unit");
     case Cause::kForbidden:
-      return absl::StrCat(prefix_, "policy annotated, and the module has wrap false, so it is none");
+      return absl::StrCat(prefix_,
+                          "policy annotated, and the module has wrap false, so it is none");
     case Cause::kUnannotated:
       return absl::StrCat(prefix_, "policy annotated, and the module has neither wrap nor a ",
                           "wrap_config, so it is none");

@@ -46,11 +46,10 @@ Lifted LiftOverUses(const ModelIndex& index, const std::vector<int>& nearest,
 
 std::string Moved(const ModelIndex& index, const ModelIndex::Parameter& parameter,
                   const Lifted& lifted, int home) {
-  return absl::StrCat(
-      "\"", parameter.fqn, "\" is in ",
-      lifted.unit < 0 ? "no unit" : ShownUnit(index.modules()[lifted.unit].fqn), " instead of ",
-      ShownUnit(index.modules()[home].fqn), ", because \"", lifted.cause->fqn,
-      "\" uses the same storage.");
+  return absl::StrCat("\"", parameter.fqn, "\" is in ",
+                      lifted.unit < 0 ? "no unit" : ShownUnit(index.modules()[lifted.unit].fqn),
+                      " instead of ", ShownUnit(index.modules()[home].fqn), ", because \"",
+                      lifted.cause->fqn, "\" uses the same storage.");
 }
 
 absl::Status RefuseTie(const ModelIndex& index, const ModelIndex::Parameter& parameter,

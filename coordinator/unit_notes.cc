@@ -55,8 +55,8 @@ void NoteFrozenBesideTrainable(v1::Plan* plan) {
     notes.Add(absl::StrCat(
         ShownUnit(unit.fqn()), " holds ", Named(unit, false, "frozen"), " of ", frozen,
         " elements beside ", Named(unit, true, "trainable"), " of ", unit.trainable_numel(),
-        ": its gradients have room for all of them, ",
-        frozen * DTypeBytes(unit.param_dtype()), " bytes more on a rank while it is unsharded and ",
+        ": its gradients have room for all of them, ", frozen * DTypeBytes(unit.param_dtype()),
+        " bytes more on a rank while it is unsharded and ",
         frozen * DTypeBytes(unit.gradient_dtype()), " bytes more over all shards."));
   }
   MoveTo(std::move(notes), plan);
@@ -97,8 +97,9 @@ void NoteNoAnnotation(const WrapChoice& choice, v1::Plan* plan) {
   if (choice.policies.size() != 1 || choice.policies[0].name() != "annotated") return;
   if (std::any_of(choice.is_unit.begin() + 1, choice.is_unit.end(), [](bool unit) { return unit; }))
     return;
-  plan->add_notes("No module below the root has wrap or a wrap_config, which wrap.policy annotated "
-                  "goes by.");
+  plan->add_notes(
+      "No module below the root has wrap or a wrap_config, which wrap.policy annotated "
+      "goes by.");
 }
 
 }  // namespace

@@ -27,8 +27,7 @@ void MergeInto(const v1::WrapConfig& config, v1::MixedPrecisionSpec* spec) {
     spec->clear_keep_low_precision_grads();
     spec->set_keep_grads_in_reduce_dtype(config.keep_grads_in_reduce_dtype());
   }
-  if (config.has_unsynced_grad_dtype())
-    spec->set_unsynced_grad_dtype(config.unsynced_grad_dtype());
+  if (config.has_unsynced_grad_dtype()) spec->set_unsynced_grad_dtype(config.unsynced_grad_dtype());
 }
 
 // Whether a root casts its inputs is asked of cast_root_forward_inputs, of others of
@@ -73,8 +72,7 @@ absl::StatusOr<UnitSettings> UnitSettings::Create(const ModelIndex& index,
   return UnitSettings(index, resolved, choice, std::move(matcher));
 }
 
-std::vector<UnitSettings::Source> UnitSettings::SourcesOf(int module,
-                                                          const std::string& unit_fqn) {
+std::vector<UnitSettings::Source> UnitSettings::SourcesOf(int module, const std::string& unit_fqn) {
   std::vector<Source> sources;
   const ModelIndex::Module& at = index_.modules()[module];
   if (at.spec->has_wrap_config()) sources.push_back({"its wrap_config", at.spec->wrap_config()});
@@ -138,8 +136,7 @@ absl::Status UnitSettings::Apply(int module, v1::Unit* unit) {
     unit->set_input_dtype(dtypes.param);
   }
   for (v1::UnitBuffer& buffer : *unit->mutable_buffers()) {
-    TESSERA_ASSIGN_OR_RETURN(const DType dtype,
-                             ResolveBufferDType(buffer.original_dtype(), spec));
+    TESSERA_ASSIGN_OR_RETURN(const DType dtype, ResolveBufferDType(buffer.original_dtype(), spec));
     buffer.set_buffer_dtype(dtype);
   }
   const v1::WrapConfig differing = Differing(std::move(config), base, job_, is_root);

@@ -83,10 +83,9 @@ absl::Status Chooser::CheckClassesExist(const Policy& policy) const {
 
 absl::Status Chooser::MatchPatterns() {
   if (wrap_.wrap_patterns().empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(
-      FqnMatcher matcher,
-      FqnMatcher::Create("wrap.wrap_patterns",
-                         {wrap_.wrap_patterns().begin(), wrap_.wrap_patterns().end()}));
+  TESSERA_ASSIGN_OR_RETURN(FqnMatcher matcher,
+                           FqnMatcher::Create("wrap.wrap_patterns", {wrap_.wrap_patterns().begin(),
+                                                                     wrap_.wrap_patterns().end()}));
   for (size_t i = 0; i < count_; ++i) {
     const ModelIndex::Module& module = index_.modules()[i];
     const auto matched = matcher.Match(module.fqn);
@@ -114,9 +113,8 @@ absl::StatusOr<bool> Chooser::IsMixed(int module) const {
 }
 
 absl::Status Chooser::FindFullPrecision() {
-  const bool none =
-      std::all_of(choice_.policies.begin(), choice_.policies.end(),
-                  [](const Policy& policy) { return policy.name() == "none"; });
+  const bool none = std::all_of(choice_.policies.begin(), choice_.policies.end(),
+                                [](const Policy& policy) { return policy.name() == "none"; });
   if (none || (mixed_.param_dtype().empty() && mixed_.reduce_dtype().empty())) {
     return absl::OkStatus();
   }
@@ -132,11 +130,11 @@ absl::Status Chooser::FindFullPrecision() {
     classes.insert(Spec(i).class_name());
   }
   if (modules > 0) {
-    choice_.notes.push_back(absl::StrCat(
-        modules, modules == 1 ? " module of the class " : " modules of the classes ",
-        absl::StrJoin(classes, ", "),
-        modules == 1 ? " is a unit of its own" : " are units of their own",
-        " and out of mixed precision (mixed_precision.ignored_classes)."));
+    choice_.notes.push_back(
+        absl::StrCat(modules, modules == 1 ? " module of the class " : " modules of the classes ",
+                     absl::StrJoin(classes, ", "),
+                     modules == 1 ? " is a unit of its own" : " are units of their own",
+                     " and out of mixed precision (mixed_precision.ignored_classes)."));
   }
   return absl::OkStatus();
 }
@@ -177,10 +175,10 @@ void Chooser::Close(int module) {
   if (at.same_as >= 0) {
     reports_[module] = second_name_[module] ? 0 : reports_[at.same_as];
   } else if (!choice_.ignored.modules[module]) {
-    const bool wrap = (module == 0 && !by_policy_) || choice_.pattern[module] >= 0 ||
-                      choice_.full_precision[module] ||
-                      (descends_[module] &&
-                       AnyWraps(module, choice_.numel[module] - choice_.reported[module]));
+    const bool wrap =
+        (module == 0 && !by_policy_) || choice_.pattern[module] >= 0 ||
+        choice_.full_precision[module] ||
+        (descends_[module] && AnyWraps(module, choice_.numel[module] - choice_.reported[module]));
     choice_.is_unit[module] = wrap;
     reports_[module] = wrap ? choice_.numel[module] : choice_.reported[module];
   }
@@ -219,9 +217,8 @@ void Chooser::NoteDoubleCounts() {
     if (remainder >= 0 && AnyWraps(module, remainder) == AnyWraps(module, exact)) continue;
     notes.Add(absl::StrCat(ShownModule(index_.modules()[i].fqn), " is no unit: it holds ",
                            choice_.numel[i], " elements and the units below it report ",
-                           choice_.reported[i],
-                           ", since each reports what is tied between them; ", exact,
-                           " are in none of them."));
+                           choice_.reported[i], ", since each reports what is tied between them; ",
+                           exact, " are in none of them."));
   }
   notes.MoveTo(&choice_.notes);
 }
@@ -234,8 +231,8 @@ absl::StatusOr<WrapChoice> Chooser::Choose() {
   choice_.pattern.resize(count_, -1);
   choice_.reported.resize(count_, 0);
   reports_.resize(count_, 0);
-  for (std::vector<bool>* flags : {&choice_.is_unit, &choice_.asked, &choice_.full_precision,
-                                   &descends_, &second_name_}) {
+  for (std::vector<bool>* flags :
+       {&choice_.is_unit, &choice_.asked, &choice_.full_precision, &descends_, &second_name_}) {
     flags->resize(count_, false);
   }
   TESSERA_RETURN_IF_ERROR(MatchPatterns());
@@ -244,8 +241,8 @@ absl::StatusOr<WrapChoice> Chooser::Choose() {
   AskDescend();
   std::vector<int> open;
   for (int i = 0; i <= static_cast<int>(count_); ++i) {
-    while (!open.empty() && (i == static_cast<int>(count_) ||
-                             index_.modules()[open.back()].subtree_end <= i)) {
+    while (!open.empty() &&
+           (i == static_cast<int>(count_) || index_.modules()[open.back()].subtree_end <= i)) {
       Close(open.back());
       open.pop_back();
     }

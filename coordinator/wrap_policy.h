@@ -35,9 +35,9 @@ namespace tessera {
 // By index in index.modules().
 struct WrapChoice {
   std::vector<bool> is_unit;
-  std::vector<bool> asked;        // the policy came to it: every module around it let it through
-  std::vector<int64_t> numel;     // of it and all below, each storage once
-  std::vector<int64_t> reported;  // what it hears from below
+  std::vector<bool> asked;           // the policy came to it: every module around it let it through
+  std::vector<int64_t> numel;        // of it and all below, each storage once
+  std::vector<int64_t> reported;     // what it hears from below
   std::vector<bool> full_precision;  // a unit for mixed_precision.ignored_classes
   std::vector<int> pattern;          // first of wrap.wrap_patterns that matches; -1: none
   Ignored ignored;

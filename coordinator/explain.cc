@@ -116,11 +116,10 @@ void Explainer::SayRemainder(int module) {
                      " elements are left for it"));
     return;
   }
-  Say(absl::StrCat("the units below it report ", choice_.reported[module], " elements (",
-                   Listed(units), "), so ", remainder, " of ", choice_.numel[module],
-                   " are left for it",
-                   remainder < 0 ? ": fewer than none, since each reports what is tied between them"
-                                 : ""));
+  Say(absl::StrCat(
+      "the units below it report ", choice_.reported[module], " elements (", Listed(units),
+      "), so ", remainder, " of ", choice_.numel[module], " are left for it",
+      remainder < 0 ? ": fewer than none, since each reports what is tied between them" : ""));
 }
 
 void Explainer::SayWrapTest(int module) {
@@ -154,8 +153,7 @@ void Explainer::SayWhere(int module) {
   }
   response_.set_unit_fqn(Fqn(unit));
   if (unit != module) {
-    Say(absl::StrCat("its parameters are in ", ShownUnit(Fqn(unit)),
-                     ", the nearest around it"));
+    Say(absl::StrCat("its parameters are in ", ShownUnit(Fqn(unit)), ", the nearest around it"));
   }
 }
 
@@ -214,8 +212,8 @@ absl::StatusOr<v1::ExplainModuleResponse> Explainer::Explain(int module) {
   }
   SayGates(module);
   if (choice_.asked[module]) {
-    const bool through = std::any_of(
-        choice_.policies.begin(), choice_.policies.end(), [&](const Policy& policy) {
+    const bool through =
+        std::any_of(choice_.policies.begin(), choice_.policies.end(), [&](const Policy& policy) {
           return policy.Descend(Spec(module), choice_.numel[module]).yes;
         });
     if (through) {
@@ -236,9 +234,8 @@ absl::StatusOr<int> FindModule(const ModelIndex& index, absl::string_view fqn) {
   }
   for (const ModelIndex::Parameter& parameter : index.parameters()) {
     if (parameter.fqn != fqn) continue;
-    return InvalidField("fqn",
-                        absl::StrCat("\"", fqn, "\" is a parameter; give its module \"",
-                                     index.modules()[parameter.module].fqn, "\""));
+    return InvalidField("fqn", absl::StrCat("\"", fqn, "\" is a parameter; give its module \"",
+                                            index.modules()[parameter.module].fqn, "\""));
   }
   std::vector<std::string> children;
   for (const v1::Module& child : index.modules()[0].spec->children()) {

@@ -29,8 +29,7 @@ absl::Status CheckParamAndReduce(const v1::Unit& unit) {
     }
     return InvalidField(
         FieldOf(unit, overridden, setting),
-        absl::StrCat(DTypeName(dtype),
-                     " is not available yet; use float32, bfloat16 or float16"));
+        absl::StrCat(DTypeName(dtype), " is not available yet; use float32, bfloat16 or float16"));
   };
   TESSERA_RETURN_IF_ERROR(
       check(unit.param_dtype(), unit.overrides().has_param_dtype(), "param_dtype"));
@@ -54,9 +53,9 @@ absl::Status CheckGradients(const v1::Unit& unit) {
 absl::Status CheckBuffersAndInputs(const v1::Unit& unit) {
   for (const v1::UnitBuffer& buffer : unit.buffers()) {
     if (buffer.buffer_dtype() == buffer.original_dtype()) continue;
-    return InvalidField(FieldOf(unit, unit.overrides().has_buffer_dtype(), "buffer_dtype"),
-                        absl::StrCat("would cast \"", buffer.fqn(),
-                                     "\", which is not available yet; drop it"));
+    return InvalidField(
+        FieldOf(unit, unit.overrides().has_buffer_dtype(), "buffer_dtype"),
+        absl::StrCat("would cast \"", buffer.fqn(), "\", which is not available yet; drop it"));
   }
   if (unit.overrides().has_cast_forward_inputs()) {
     return InvalidField(FieldOf(unit, true, "cast_forward_inputs"),

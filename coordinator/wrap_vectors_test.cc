@@ -26,8 +26,8 @@ v1::ModelSpec F4Tree() {
 
 // Sequential(Linear, Linear, Sequential(Linear, Linear)): 120 elements.
 v1::ModelSpec F4PrimeTree() {
-  return ModelOfRoot(Seq(
-      "", {Lin("0", 5, 5), Lin("1", 5, 5), Seq("2", {Lin("0", 5, 5), Lin("1", 5, 5)})}));
+  return ModelOfRoot(
+      Seq("", {Lin("0", 5, 5), Lin("1", 5, 5), Seq("2", {Lin("0", 5, 5), Lin("1", 5, 5)})}));
 }
 
 v1::ModelSpec ListOf30s() {
@@ -36,9 +36,7 @@ v1::ModelSpec ListOf30s() {
 
 v1::ModelSpec ListOf110() { return ModelOfRoot(Mod("", "ModuleList", {Lin("0", 10, 10)})); }
 
-v1::ModelSpec WithAttention() {
-  return ModelOfRoot(Seq("", {Lin("0", 10, 10), Mha("1", 100)}));
-}
+v1::ModelSpec WithAttention() { return ModelOfRoot(Seq("", {Lin("0", 10, 10), Mha("1", 100)})); }
 
 v1::ModelSpec WithList() {
   return ModelOfRoot(Seq("", {Lin("0", 10, 10), Mod("1", "ModuleList", {Lin("0", 10, 10)})}));
@@ -314,10 +312,9 @@ v1::Module Frozen(v1::Module module) {
 v1::ModelSpec LoraModel() {
   std::vector<v1::Module> layers;
   for (int i = 0; i < 4; ++i) {
-    v1::Module attention =
-        Mod("attn", "LoraAttention",
-            {Frozen(Lin("q_proj", 8, 8)), Frozen(Lin("v_proj", 8, 8)),
-             Mod("lora_A", "LoraA", {}), Mod("lora_B", "LoraB", {})});
+    v1::Module attention = Mod("attn", "LoraAttention",
+                               {Frozen(Lin("q_proj", 8, 8)), Frozen(Lin("v_proj", 8, 8)),
+                                Mod("lora_A", "LoraA", {}), Mod("lora_B", "LoraB", {})});
     AddWeight(attention.mutable_children(2), "weight", {2, 8});
     AddWeight(attention.mutable_children(3), "weight", {8, 2});
     layers.push_back(Mod(absl::StrCat(i), "LoraDecoder", {attention, Frozen(Lin("mlp", 8, 8))}));

@@ -55,7 +55,7 @@ Activations Forecast(const Case& c) {
     job.mutable_wrap()->set_policy("class");
     for (const std::string& name : c.classes) job.mutable_wrap()->add_wrap_classes(name);
   }
-  const auto plan = MakePlan(model, job.wrap(), job.mixed_precision());
+  const auto plan = MakePlan(model, job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? ForecastActivations(model, *plan, job, 2) : Activations();
 }
@@ -260,7 +260,7 @@ TEST(ActivationsTest, FiguresThatOverflowAreCutOff) {
 Activations Gpt(const std::string& more, int world_size = 2) {
   const v1::JobSpec job = TestJob(more);
   const auto model = ModelOf(job);
-  const auto plan = MakePlan(*model, job.wrap(), job.mixed_precision());
+  const auto plan = MakePlan(*model, job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return ForecastActivations(*model, *plan, job, world_size);
 }

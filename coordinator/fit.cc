@@ -5,12 +5,13 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/byte_count.h"
 #include "common/dtype.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
-#include "coordinator/fit_split.h"
 #include "coordinator/layout.h"
 #include "coordinator/mesh.h"
 #include "coordinator/planner.h"
@@ -22,6 +23,20 @@ namespace {
 int64_t DeviceMemory(const v1::JobSpec& resolved) {
   if (resolved.memory().device_memory().empty()) return 0;
   return ParseByteCount(resolved.memory().device_memory()).value_or(0);
+}
+
+std::string NameOf(const v1::Unit& unit) {
+  return unit.fqn().empty() ? "the root" : absl::StrCat("\"", unit.fqn(), "\"");
+}
+
+// "h.3" as "h.*.*": what is directly inside it and inside those beside it that differ in a number.
+std::string InsideOf(const std::string& fqn) {
+  std::string pattern;
+  for (const absl::string_view segment : absl::StrSplit(fqn, '.', absl::SkipEmpty())) {
+    const bool number = std::all_of(segment.begin(), segment.end(), absl::ascii_isdigit);
+    absl::StrAppend(&pattern, number ? "*" : segment, ".");
+  }
+  return pattern + "*";
 }
 
 // Looks for changes of a job that make it need less.
@@ -55,10 +70,11 @@ class RemedyFinder {
  private:
   // Planned anew only where the plan changes.
   std::optional<int64_t> Needed(const v1::JobSpec& job, int world_size) const {
-    const bool same_plan = job.mixed_precision().param_dtype() ==
-                           resolved_.mixed_precision().param_dtype();
+    const bool same_plan =
+        job.mixed_precision().param_dtype() == resolved_.mixed_precision().param_dtype() &&
+        job.wrap().wrap_patterns_size() == resolved_.wrap().wrap_patterns_size();
     absl::StatusOr<v1::Plan> changed;
-    if (!same_plan) changed = MakePlan(model_, job.wrap(), job.mixed_precision());
+    if (!same_plan) changed = MakePlan(model_, job);
     if (!same_plan && !changed.ok()) return std::nullopt;
     const auto fitted = LayOutToFit(model_, same_plan ? plan_ : *changed, job, world_size);
     if (!fitted.ok()) return std::nullopt;
@@ -227,18 +243,23 @@ class RemedyFinder {
         [](v1::JobSpec* job) { job->mutable_memory()->set_accumulate_unsynchronized(false); });
   }
 
+  // Units of what is inside the largest one, and inside those that are numbered like it.
   void SplitLargest() {
-    const std::optional<SplitPlan> split = SplitLargestUnit(plan_, fitted_.layout);
-    if (!split.has_value()) return;
-    const auto fitted = LayOutToFit(model_, split->plan, resolved_, world_size_);
-    if (!fitted.ok()) return;
-    const std::string pattern = split->fqn.empty() ? "*" : absl::StrCat(split->fqn, ".*");
-    Add("wrap.wrap_patterns", absl::StrCat("[\"", pattern, "\"]"),
-        absl::StrCat("the largest unit, ",
-                     split->fqn.empty() ? "the root" : absl::StrCat("\"", split->fqn, "\""),
-                     " of ", FormatByteCount(split->unsharded_bytes),
-                     ", cut into units inside it; in two halves"),
-        fitted->needed_bytes);
+    int largest = -1;
+    int64_t most = 0;
+    for (int i = 0; i < plan_.units_size(); ++i) {
+      const int64_t bytes = fitted_.layout.units(i).padded_numel() *
+                            DTypeBytes(plan_.units(i).param_dtype());
+      if (bytes <= most) continue;
+      most = bytes;
+      largest = i;
+    }
+    if (largest < 0) return;
+    const std::string pattern = InsideOf(plan_.units(largest).fqn());
+    Try("wrap.wrap_patterns", absl::StrCat("[\"", pattern, "\"]"),
+        absl::StrCat("the modules inside ", NameOf(plan_.units(largest)), " of ",
+                     FormatByteCount(most), ", the largest unit, are units"),
+        [pattern](v1::JobSpec* job) { job->mutable_wrap()->add_wrap_patterns(pattern); });
   }
 
   void Together() {
@@ -249,7 +270,6 @@ class RemedyFinder {
         Needed(job, together_world_size_ > 0 ? together_world_size_ : world_size_);
     std::string fields;
     for (const v1::Remedy& remedy : remedies_) {
-      if (remedy.field() == "wrap.wrap_patterns") continue;
       absl::StrAppend(&fields, fields.empty() ? "" : ", ", remedy.field(), " ", remedy.value());
     }
     Add("", "", absl::StrCat("together: ", fields), needed);

@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_spec.h"
-#include "coordinator/fit_split.h"
 #include "coordinator/job_planner.h"
-#include "coordinator/layout.h"
 #include "coordinator/planning_test_util.h"
 
 namespace tessera {
@@ -213,50 +210,19 @@ TEST(AutoUnshardTest, StaysResidentWhereSlotsNeedMore) {
   EXPECT_EQ(Remedy(planned, "memory.unshard"), nullptr);
 }
 
-v1::Plan WithParameters(const std::vector<int64_t>& numels) {
-  v1::Plan plan;
-  v1::Unit* unit = AddTestUnit("a", numels[0], 1, &plan);
-  for (size_t i = 1; i < numels.size(); ++i) {
-    v1::UnitParameter* parameter = unit->add_parameters();
-    parameter->set_fqn(absl::StrCat("a.", i));
-    parameter->set_numel(numels[i]);
-    unit->set_numel(unit->numel() + numels[i]);
-  }
-  AddTestUnit("", 8, -1, &plan);
-  return plan;
-}
-
-TEST(SplitLargestUnitTest, CutsWhereTheHalvesDifferLeast) {
-  const v1::Plan plan = WithParameters({10, 30, 20, 25});
-  const auto layout = MakeLayout(plan, TestJob(kTightSlots), 1);
-  const auto split = SplitLargestUnit(plan, *layout);
-  ASSERT_TRUE(split.has_value());
-  EXPECT_EQ(split->fqn, "a");
-  EXPECT_EQ(split->unsharded_bytes, 85 * 4);
-  ASSERT_THAT(split->plan.units(), SizeIs(3));
-  EXPECT_EQ(split->plan.units(0).numel(), 40);
-  EXPECT_EQ(split->plan.units(1).numel(), 45);
-  EXPECT_EQ(split->plan.units(0).enclosing_unit(), 2);
-  EXPECT_EQ(split->plan.units(1).enclosing_unit(), 2);
-  EXPECT_TRUE(MakeLayout(split->plan, TestJob(kTightSlots), 1).ok());
-}
-
-TEST(SplitLargestUnitTest, HalfOfTheRootIsInsideIt) {
-  v1::Plan plan = WithParameters({1});
-  v1::UnitParameter* parameter = plan.mutable_units(1)->add_parameters();
-  parameter->set_numel(8);
-  plan.mutable_units(1)->set_numel(16);
-  const auto split = SplitLargestUnit(plan, *MakeLayout(plan, TestJob(kTightSlots), 1));
-  ASSERT_TRUE(split.has_value());
-  EXPECT_EQ(split->fqn, "");
-  EXPECT_EQ(split->plan.units(1).enclosing_unit(), 2);
-  EXPECT_FALSE(split->plan.units(2).has_enclosing_unit());
-  EXPECT_EQ(MakeLayout(split->plan, TestJob(kTightSlots), 1)->units(1).level(), 1);
-}
-
-TEST(SplitLargestUnitTest, OneParameterCannotBeSplit) {
-  const v1::Plan plan = WithParameters({100});
-  EXPECT_FALSE(SplitLargestUnit(plan, *MakeLayout(plan, TestJob(), 1)).has_value());
+// Blocks of 198,272 elements of which the largest part, "mlp.c_fc" with "mlp.c_proj", is 131,712.
+TEST(FitTest, UnitsInsideTheLargest) {
+  const std::string job = absl::StrCat(kCuda, Memory(1'000'000'000'000));
+  v1::JobSpec spec = TestJob(job);
+  const int64_t before = PlanJob(spec, 2)->forecast.fit().needed_bytes();
+  spec.mutable_memory()->set_device_memory(absl::StrCat(before - 1));
+  const JobPlan planned = *PlanJob(spec, 2);
+  const v1::Remedy* split = Remedy(planned, "wrap.wrap_patterns");
+  ASSERT_NE(split, nullptr);
+  EXPECT_EQ(split->value(), "[\"h.*.*\"]");
+  EXPECT_THAT(split->text(), HasSubstr("the modules inside \"h.0\" of 774.5 KiB"));
+  spec.mutable_wrap()->add_wrap_patterns("h.*.*");
+  EXPECT_EQ(split->needed_bytes(), PlanJob(spec, 2)->forecast.fit().needed_bytes());
 }
 
 }  // namespace

@@ -271,7 +271,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   }
   v1::Plan own = Planned(Job(), 2).plan;
   own.mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
-  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0");
+  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0.strategy");
   v1::Plan half = Planned(Job(), 2).plan;
   half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
   EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),

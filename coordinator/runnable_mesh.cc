@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-absl::Status CheckMeshRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
+absl::Status CheckMeshRunnable(const v1::JobSpec& resolved) {
   const v1::MeshSpec& mesh = resolved.mesh();
   if (mesh.strategy() != "full_shard") {
     return InvalidField("mesh.strategy", absl::StrCat("\"", mesh.strategy(),
@@ -22,12 +22,6 @@ absl::Status CheckMeshRunnable(const v1::JobSpec& resolved, const v1::Plan& plan
   if (mesh.reshard_group() != 0) {
     return InvalidField("mesh.reshard_group",
                         "reshard groups can be planned, but not run yet; give 0");
-  }
-  for (const v1::Unit& unit : plan.units()) {
-    if (!unit.overrides().has_strategy() && !unit.overrides().has_reshard_group()) continue;
-    return InvalidField(unit.fqn().empty() ? "model" : unit.fqn(),
-                        "has a strategy or reshard_group of its own, which can be planned, but "
-                        "not run yet; drop it");
   }
   if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
     return InvalidField("activations.recompute",

@@ -32,10 +32,9 @@ inline DeviceArena DeviceArenaOf(const v1::Layout& layout) {
   };
   DeviceArena arena;
   arena.gradients_offset = end_of(layout.unsharded_slots());
-  arena.staging_offset =
-      arena.gradients_offset + std::max({end_of(layout.gradient_slots()),
-                                         end_of(layout.reshard_slots()),
-                                         end_of(layout.accumulation_slots())});
+  arena.staging_offset = arena.gradients_offset +
+                         std::max({end_of(layout.gradient_slots()), end_of(layout.reshard_slots()),
+                                   end_of(layout.accumulation_slots())});
   arena.bytes = arena.staging_offset + RoundUp(layout.staging_bytes(), kPageBytes);
   return arena;
 }

@@ -171,10 +171,10 @@ Footprint T5Block(const v1::Module& module, const Pass& pass) {
   if (AnyMissing({inner, width, plain + gated})) return {};
   // Norm, projections' input, query, key, value and output; the sub-layer's dropout mask.
   const int attentions = decoder ? 2 : 1;
-  const double elements = attentions * (2 * D(width) + 4 * D(inner)) + 2 * D(width) +
-                          2 * D(plain) + 5 * D(gated);
-  const double bytes = attentions * (D(width) + 4 + T5ScoreBytes(pass, inner)) + D(width) + 4 +
-                       D(plain) + D(gated);
+  const double elements =
+      attentions * (2 * D(width) + 4 * D(inner)) + 2 * D(width) + 2 * D(plain) + 5 * D(gated);
+  const double bytes =
+      attentions * (D(width) + 4 + T5ScoreBytes(pass, inner)) + D(width) + 4 + D(plain) + D(gated);
   return PerToken(pass, elements, bytes, width, width);
 }
 

@@ -28,10 +28,10 @@ struct Pass {
 
 // Of all tokens of a pass.
 struct Footprint {
-  bool known = false;       // false: the parameters are not those of the class
-  double bytes = 0;         // kept; exact up to 2^53
-  double input_bytes = 0;   // what it would keep if it were computed again
-  int64_t width = 0;        // features a token of its output, 0: not known
+  bool known = false;      // false: the parameters are not those of the class
+  double bytes = 0;        // kept; exact up to 2^53
+  double input_bytes = 0;  // what it would keep if it were computed again
+  int64_t width = 0;       // features a token of its output, 0: not known
 };
 
 struct ClassFormula {

@@ -90,7 +90,8 @@ TEST(ActivationsTest, WhatKnownClassesKeep) {
 
 TEST(ActivationsTest, FunctionsWorkOnWhatTheModuleBeforeGave) {
   const auto total = [](const std::string& class_name) {
-    return Forecast({M("", "Sequential", {}, {Linear("a", 8, 6), M("f", class_name, {})}), kPass, {}})
+    return Forecast(
+               {M("", "Sequential", {}, {Linear("a", 8, 6), M("f", class_name, {})}), kPass, {}})
         .total;
   };
   EXPECT_EQ(total("GELU"), 15 * 4 * (8 + 6));
@@ -117,8 +118,7 @@ TEST(ActivationsTest, OneUnknownClassMakesAllUnknown) {
   EXPECT_EQ(forecast.classes[1].class_name(), "Mystery");
   EXPECT_EQ(forecast.classes[1].certainty(), v1::Forecast::UNKNOWN);
   // Nobody knows what happens between the modules of an unknown one.
-  const Activations around =
-      Forecast({M("", "Mystery", {}, {Linear("a", 8, 4)}), kPass, {}});
+  const Activations around = Forecast({M("", "Mystery", {}, {Linear("a", 8, 4)}), kPass, {}});
   EXPECT_EQ(around.certainty, v1::Forecast::UNKNOWN);
   EXPECT_EQ(around.classes[0].class_name(), "Mystery");
 }
@@ -145,27 +145,27 @@ TEST(ActivationsTest, InTheUnitsDType) {
 
 std::string LlamaLayer(const std::string& name) {
   // Width 16, four heads of 4, two of them for keys, 48 within the MLP.
-  return M(name, "LlamaDecoderLayer", {},
-           {M("self_attn", "LlamaAttention", {},
-              {Linear("q_proj", 16, 16), Linear("k_proj", 16, 8), Linear("v_proj", 16, 8),
-               Linear("o_proj", 16, 16)}),
-            M("mlp", "LlamaMLP", {},
-              {Linear("gate_proj", 16, 48), Linear("up_proj", 16, 48), Linear("down_proj", 48, 16)}),
-            M("input_layernorm", "LlamaRMSNorm", {P("weight", {16})}),
-            M("post_attention_layernorm", "LlamaRMSNorm", {P("weight", {16})})});
+  return M(
+      name, "LlamaDecoderLayer", {},
+      {M("self_attn", "LlamaAttention", {},
+         {Linear("q_proj", 16, 16), Linear("k_proj", 16, 8), Linear("v_proj", 16, 8),
+          Linear("o_proj", 16, 16)}),
+       M("mlp", "LlamaMLP", {},
+         {Linear("gate_proj", 16, 48), Linear("up_proj", 16, 48), Linear("down_proj", 48, 16)}),
+       M("input_layernorm", "LlamaRMSNorm", {P("weight", {16})}),
+       M("post_attention_layernorm", "LlamaRMSNorm", {P("weight", {16})})});
 }
 
 TEST(ActivationsTest, LlamaLayersByHand) {
   // 4 x 16 + 2 x 16 + 2 x 8 + 4 x 48 elements and two deviations of float32.
   const int64_t layer = 15 * (2 * (64 + 32 + 16 + 192) + 8);
-  const std::string model =
-      M("", "LlamaForCausalLM", {},
-        {M("model", "LlamaModel", {},
-           {M("embed_tokens", "Embedding", {P("weight", {100, 16})}),
-            M("layers", "ModuleList", {}, {LlamaLayer("0"), LlamaLayer("1")}),
-            M("norm", "LlamaRMSNorm", {P("weight", {16})}),
-            M("rotary_emb", "LlamaRotaryEmbedding", {})}),
-         Linear("lm_head", 16, 100)});
+  const std::string model = M("", "LlamaForCausalLM", {},
+                              {M("model", "LlamaModel", {},
+                                 {M("embed_tokens", "Embedding", {P("weight", {100, 16})}),
+                                  M("layers", "ModuleList", {}, {LlamaLayer("0"), LlamaLayer("1")}),
+                                  M("norm", "LlamaRMSNorm", {P("weight", {16})}),
+                                  M("rotary_emb", "LlamaRotaryEmbedding", {})}),
+                               Linear("lm_head", 16, 100)});
   const int64_t logits = 15 * 100 * (2 + 4);
   const int64_t rest = 15 * 8 + 15 * (2 * 16 + 4) + 15 * 2 * 16 + logits;
   const Activations forecast = Forecast({model, kBFloat16Pass, {"LlamaDecoderLayer"}});
@@ -218,14 +218,14 @@ TEST(ActivationsTest, Gpt2AndBertLayersAreThirtyFourBytesAWidth) {
 }
 
 TEST(ActivationsTest, MixtralSendsATokenToTwoExperts) {
-  const std::string layer =
-      M("l", "MixtralDecoderLayer", {},
-        {M("self_attn", "MixtralAttention", {}, {Linear("q_proj", 16, 16), Linear("k_proj", 16, 8)}),
-         M("block_sparse_moe", "MixtralSparseMoeBlock", {},
-           {Linear("gate", 16, 8),
-            M("experts", "ModuleList", {},
-              {M("0", "MixtralBlockSparseTop2MLP", {}, {Linear("w1", 16, 48)})})}),
-         M("input_layernorm", "MixtralRMSNorm", {P("weight", {16})})});
+  const std::string layer = M(
+      "l", "MixtralDecoderLayer", {},
+      {M("self_attn", "MixtralAttention", {}, {Linear("q_proj", 16, 16), Linear("k_proj", 16, 8)}),
+       M("block_sparse_moe", "MixtralSparseMoeBlock", {},
+         {Linear("gate", 16, 8),
+          M("experts", "ModuleList", {},
+            {M("0", "MixtralBlockSparseTop2MLP", {}, {Linear("w1", 16, 48)})})}),
+       M("input_layernorm", "MixtralRMSNorm", {P("weight", {16})})});
   EXPECT_EQ(Forecast({M("", "Sequential", {}, {layer}), kBFloat16Pass, {}}).total,
             15 * (2 * (64 + 32 + 16 + 2 * (32 + 192)) + 8 + 4 * 8));
 }
@@ -269,8 +269,7 @@ Activations Gpt(const std::string& more, int world_size = 2) {
 // has 8 of these, two of four times the length, 4 x 768 statistics and 196,608 probabilities.
 TEST(GptActivationsTest, TheDefaultJobByHand) {
   const int64_t block = 8 * 98'304 + 2 * 393'216 + 4 * 768 + 196'608;
-  const int64_t root =
-      5 * 98'304 + 2 * 768 + 768 * 256 + 393'216 + (3 * 98'304 + 196'608);
+  const int64_t root = 5 * 98'304 + 2 * 768 + 768 * 256 + 393'216 + (3 * 98'304 + 196'608);
   const Activations forecast = Gpt("");
   EXPECT_EQ(forecast.certainty, v1::Forecast::EXACT);
   EXPECT_EQ(forecast.total, 4 * (4 * block + root));

@@ -115,7 +115,7 @@ class RemedyFinder {
     };
     v1::JobSpec job = resolved_;
     change(&job);
-    const int64_t step = one_host                    ? world_size_
+    const int64_t step = one_host                      ? world_size_
                          : mesh.local_world_size() > 0 ? mesh.local_world_size()
                                                        : std::max<int64_t>(1, mesh.replicas());
     const auto fits = [&](int64_t steps) {
@@ -207,8 +207,7 @@ class RemedyFinder {
     Add("activations.batch", absl::StrCat(batch),
         absl::StrCat(batch, " sequences a rank and micro-batch instead of ",
                      resolved_.activations().batch()),
-        with(batch),
-        [batch](v1::JobSpec* job) { job->mutable_activations()->set_batch(batch); });
+        with(batch), [batch](v1::JobSpec* job) { job->mutable_activations()->set_batch(batch); });
   }
 
   // The fewest micro-batches that fit, or one sequence in each.
@@ -248,8 +247,8 @@ class RemedyFinder {
     int largest = -1;
     int64_t most = 0;
     for (int i = 0; i < plan_.units_size(); ++i) {
-      const int64_t bytes = fitted_.layout.units(i).padded_numel() *
-                            DTypeBytes(plan_.units(i).param_dtype());
+      const int64_t bytes =
+          fitted_.layout.units(i).padded_numel() * DTypeBytes(plan_.units(i).param_dtype());
       if (bytes <= most) continue;
       most = bytes;
       largest = i;
@@ -338,9 +337,9 @@ std::vector<std::string> FitNotes(const v1::Forecast& forecast) {
       " of ", FormatByteCount(fit.device_memory_bytes()), ", which ",
       left >= 0 ? "fits" : "does not fit",
       known ? "."
-            : absl::StrCat("; activations that are not known are not counted",
-                           left >= 0 ? absl::StrCat(", and ", left, " bytes are left for them.")
-                                     : "."))};
+            : absl::StrCat(
+                  "; activations that are not known are not counted",
+                  left >= 0 ? absl::StrCat(", and ", left, " bytes are left for them.") : "."))};
   for (const v1::Remedy& remedy : fit.remedies()) {
     notes.push_back(absl::StrCat(
         remedy.field().empty() ? "" : absl::StrCat(remedy.field(), " ", remedy.value(), ": "),

@@ -57,8 +57,7 @@ TEST(FitTest, RemediesHaveTheFiguresOfTheJobsTheyName) {
   ASSERT_NE(batches, nullptr);
   EXPECT_EQ(batches->value(), "2");
   EXPECT_TRUE(batches->fits());
-  const JobPlan with_batches =
-      Planned(absl::StrCat(Memory(memory), R"(,"micro_batches":2)"), 2);
+  const JobPlan with_batches = Planned(absl::StrCat(Memory(memory), R"(,"micro_batches":2)"), 2);
   EXPECT_EQ(batches->needed_bytes(), with_batches.forecast.fit().needed_bytes());
   EXPECT_TRUE(with_batches.forecast.fits());
   const v1::Remedy* precision = Remedy(planned, "mixed_precision.param_dtype");
@@ -112,21 +111,20 @@ TEST(FitTest, AGpuHoldsWhatItsRankAllocates) {
   const JobPlan planned = Planned(absl::StrCat(kCuda, Memory(int64_t{1} << 40)), 2);
   EXPECT_TRUE(planned.forecast.fits());
   EXPECT_EQ(planned.forecast.fit().device(), "a GPU");
-  EXPECT_EQ(planned.forecast.fit().needed_bytes(),
-            planned.forecast.ranks(0).gpu().allocated_bytes() +
-                planned.forecast.activation_bytes());
+  EXPECT_EQ(
+      planned.forecast.fit().needed_bytes(),
+      planned.forecast.ranks(0).gpu().allocated_bytes() + planned.forecast.activation_bytes());
 }
 
 TEST(FitTest, EveryFieldThatHelpsAGpu) {
   const JobPlan planned = Planned(
-      absl::StrCat(kCuda,
-                   R"("mesh":{"strategy":"shard_grad_op"},"activations":{"batch":4,"sequence":64},)",
-                   Memory(1, R"(,"accumulate_unsynchronized":true)")),
+      absl::StrCat(
+          kCuda, R"("mesh":{"strategy":"shard_grad_op"},"activations":{"batch":4,"sequence":64},)",
+          Memory(1, R"(,"accumulate_unsynchronized":true)")),
       2);
   EXPECT_FALSE(planned.forecast.fits());
-  for (const char* field :
-       {"mesh.strategy", "activations.recompute", "activations.batch",
-        "mixed_precision.param_dtype", "memory.accumulate_unsynchronized"}) {
+  for (const char* field : {"mesh.strategy", "activations.recompute", "activations.batch",
+                            "mixed_precision.param_dtype", "memory.accumulate_unsynchronized"}) {
     ASSERT_NE(Remedy(planned, field), nullptr) << field;
     EXPECT_LT(Remedy(planned, field)->needed_bytes(), planned.forecast.fit().needed_bytes());
     EXPECT_FALSE(Remedy(planned, field)->fits());
@@ -176,14 +174,13 @@ TEST(FitTest, UnknownActivationsAreNotCounted) {
 }
 
 // Sixteen blocks in bfloat16: resident units are there beside their masters.
-constexpr char kManyBlocks[] =
-    R"("model":{"layers":16},"mixed_precision":{"param_dtype":"bf16"},)";
+constexpr char kManyBlocks[] = R"("model":{"layers":16},"mixed_precision":{"param_dtype":"bf16"},)";
 
 TEST(AutoUnshardTest, TakesSlotsWhereResidentDoesNotFit) {
   const auto needed = [](const std::string& unshard) {
-    return Planned(absl::StrCat(kManyBlocks,
-                                Memory(1, absl::StrCat(R"(,"unshard":")", unshard, "\""))),
-                   2)
+    return Planned(
+               absl::StrCat(kManyBlocks, Memory(1, absl::StrCat(R"(,"unshard":")", unshard, "\""))),
+               2)
         .forecast.fit()
         .needed_bytes();
   };

@@ -176,8 +176,7 @@ std::vector<StepPoint> BusiestPoints(const std::vector<StepPoint>& timeline) {
 }
 
 void AddPhases(const v1::Plan& plan, const v1::Layout& layout, const Activations& activations,
-               const v1::RankForecast& rank, const v1::HostForecast& host,
-               v1::Forecast* forecast) {
+               const v1::RankForecast& rank, const v1::HostForecast& host, v1::Forecast* forecast) {
   const int64_t lasting = rank.private_total_bytes() + ProgramBytes(rank);
   // On CPUs the ranks of a shard group have whole units in common.
   const int64_t copies = layout.device() == v1::CUDA ? host.ranks() : host.shard_groups();
@@ -262,8 +261,7 @@ ForecastOptions ForecastOptionsOf(const v1::ModelSpec& model, const v1::Plan& pl
                                   const v1::JobSpec& resolved, int world_size) {
   ForecastOptions options;
   options.micro_batches = resolved.micro_batches();
-  options.reductions =
-      resolved.memory().accumulate_unsynchronized() ? 1 : resolved.micro_batches();
+  options.reductions = resolved.memory().accumulate_unsynchronized() ? 1 : resolved.micro_batches();
   options.activations = ForecastActivations(model, plan, resolved, world_size);
   options.unmanaged = UnmanagedOf(plan, model);
   return options;
@@ -278,7 +276,8 @@ v1::Forecast MakeForecast(const v1::Plan& plan, const v1::Layout& layout,
     *forecast.add_ranks() = rank;
   }
   const HostForecaster hosts(layout);
-  for (int host = 0; host < MeshOf(layout).Hosts(); ++host) *forecast.add_hosts() = hosts.Make(host);
+  for (int host = 0; host < MeshOf(layout).Hosts(); ++host)
+    *forecast.add_hosts() = hosts.Make(host);
   forecast.set_activation_bytes(options.activations.total);
   forecast.set_activation_certainty(options.activations.certainty);
   for (const v1::ActivationForecast& part : options.activations.classes) {

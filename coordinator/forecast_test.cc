@@ -168,8 +168,7 @@ TEST(PhaseForecastTest, SumsOfRankAndHost) {
   options.activations.constant = 10;
   options.activations.total = 7'010;
   options.unmanaged = {.parameters = 100, .gradients = 40};
-  const v1::Forecast forecast =
-      Forecast(ThreeUnits(64, 64, 32), R"("replicas":2)", 4, "", options);
+  const v1::Forecast forecast = Forecast(ThreeUnits(64, 64, 32), R"("replicas":2)", 4, "", options);
   const int64_t lasting = forecast.ranks(0).private_total_bytes() + 140;
   const v1::PhaseForecast& resting = forecast.phases(0);
   EXPECT_EQ(resting.activation_bytes(), 10);
@@ -187,8 +186,8 @@ TEST(PhaseForecastTest, SumsOfRankAndHost) {
 }
 
 TEST(ForecastTest, TrafficOfAllRanks) {
-  const v1::Forecast forecast = Forecast(
-      ThreeUnits(64, 64, 32), R"("strategy":"hybrid_shard","local_world_size":2)", 4);
+  const v1::Forecast forecast =
+      Forecast(ThreeUnits(64, 64, 32), R"("strategy":"hybrid_shard","local_world_size":2)", 4);
   EXPECT_EQ(forecast.wire_bytes_per_step(), 896 + 320);
   EXPECT_EQ(forecast.intra_host_wire_bytes_per_step(), 4 * 896);
   EXPECT_EQ(forecast.inter_host_wire_bytes_per_step(), 4 * 320);
@@ -243,9 +242,9 @@ TEST(NeededBytesTest, IsWhatAHostMapsOrAGpuAllocates) {
   v1::JobSpec job = TestJob(absl::StrCat(kTightSlots, R"(,"mesh":{"local_world_size":2})"));
   const v1::Layout layout = *MakeLayout(plan, job, 4);
   const v1::Forecast forecast = MakeForecast(plan, layout, options);
-  EXPECT_EQ(NeededBytes(plan, layout, options),
-            forecast.hosts(0).mapped_bytes() + 2 * forecast.ranks(0).mapped_bytes() +
-                2 * (1'000 + 140));
+  EXPECT_EQ(
+      NeededBytes(plan, layout, options),
+      forecast.hosts(0).mapped_bytes() + 2 * forecast.ranks(0).mapped_bytes() + 2 * (1'000 + 140));
   job.set_device("cuda");
   EXPECT_EQ(NeededBytes(plan, *MakeLayout(plan, job, 4), options), 2 * 4096 + 1'140);
 }

@@ -49,8 +49,7 @@ GptNumels NumelsOf(const v1::ModelSource& model, const v1::ActivationSpec& pass)
 std::string StandInOf(absl::string_view fqn) {
   if (!absl::StartsWith(fqn, "h.")) return std::string(fqn);
   const size_t dot = fqn.find('.', 2);
-  return dot == absl::string_view::npos ? std::string(fqn)
-                                        : std::string(fqn.substr(dot));
+  return dot == absl::string_view::npos ? std::string(fqn) : std::string(fqn.substr(dot));
 }
 
 // A float32 copy of each parameter and of its gradient whose unit has another dtype.
@@ -63,9 +62,9 @@ int64_t StandInBytes(const v1::Plan& plan, bool attention) {
       const std::string stand_in = StandInOf(parameter.fqn());
       if (!numels.emplace(stand_in, parameter.numel()).second) continue;
       // Attention that is left out asks for no gradients of what comes before the second norm.
-      const bool has_gradient = attention || stand_in[0] != '.' ||
-                                !(absl::StartsWith(stand_in, ".ln_1.") ||
-                                  absl::StartsWith(stand_in, ".attn."));
+      const bool has_gradient =
+          attention || stand_in[0] != '.' ||
+          !(absl::StartsWith(stand_in, ".ln_1.") || absl::StartsWith(stand_in, ".attn."));
       bytes += (has_gradient ? 2 : 1) * parameter.numel() * int64_t{sizeof(float)};
     }
   }

@@ -151,8 +151,7 @@ TEST(JobPlannerTest, PlanDoesNotKnowTheWorldSize) {
 }
 
 TEST(ForecastTest, DealsRanksOutToHosts) {
-  const v1::Forecast forecast =
-      Planned(Job(R"(,"mesh":{"local_world_size":2})"), 5).forecast;
+  const v1::Forecast forecast = Planned(Job(R"(,"mesh":{"local_world_size":2})"), 5).forecast;
   ASSERT_EQ(forecast.hosts_size(), 3);
   EXPECT_EQ(forecast.hosts(2).host(), 2);
   EXPECT_EQ(forecast.hosts(0).ranks(), 2);

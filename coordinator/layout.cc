@@ -52,8 +52,8 @@ absl::Status ApplyOverrides(const v1::Unit& unit, const Mesh& mesh, v1::UnitLayo
     if (strategy == v1::SHARDING_STRATEGY_UNSPECIFIED || !SameGroups(strategy, mesh.strategy)) {
       return InvalidField(
           NameOf(unit),
-          absl::StrCat("has the strategy \"", own.strategy(), "\" of its own, but mesh.strategy is ",
-                       StrategyName(mesh.strategy),
+          absl::StrCat("has the strategy \"", own.strategy(),
+                       "\" of its own, but mesh.strategy is ", StrategyName(mesh.strategy),
                        "; a unit may take full_shard or shard_grad_op where the job has either, "
                        "and likewise the two hybrid ones"));
     }
@@ -195,8 +195,8 @@ absl::Status SetHeader(const v1::Plan& plan, const v1::JobSpec& resolved, const 
   layout->set_sharding_strategy(mesh.strategy);
   layout->set_shard_count(mesh.shard_count);
   layout->set_replica_count(mesh.replica_count);
-  layout->set_local_world_size(
-      mesh.local_world_size == mesh.world_size ? 0 : mesh.local_world_size);
+  layout->set_local_world_size(mesh.local_world_size == mesh.world_size ? 0
+                                                                        : mesh.local_world_size);
   layout->set_reshard_group(mesh.reshard_group);
   layout->set_device(resolved.device() == "cuda" ? v1::CUDA : v1::CPU);
   TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, mesh, layout->device()));

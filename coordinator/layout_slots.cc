@@ -86,8 +86,8 @@ void PlaceUnsharded(const v1::Plan& plan, const v1::MemorySpec& memory, v1::Layo
   const bool one_root = std::count_if(plan.units().begin(), plan.units().end(), is_root) == 1;
   const auto own_place = [&](int i) {
     // The slot of level 0 is the root's and nobody else's.
-    const bool root_slot = one_root && is_root(plan.units(i)) &&
-                           !KeepsUnitsWhole(StrategyOfUnit(*layout, i));
+    const bool root_slot =
+        one_root && is_root(plan.units(i)) && !KeepsUnitsWhole(StrategyOfUnit(*layout, i));
     return StaysWhole(plan, *layout, i) && !root_slot;
   };
   PlaceUnits(plan, *layout, own_place, slots);

@@ -42,15 +42,13 @@ std::vector<std::string> Shape(const google::protobuf::RepeatedPtrField<v1::Slot
 }
 
 TEST(LayoutStrategiesTest, ShardGradOpHasAPlaceForEachUnit) {
-  const v1::Layout layout =
-      Lay(ThreeUnits(30, 40, 3), R"("mesh":{"strategy":"shard_grad_op"})", 2);
+  const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"strategy":"shard_grad_op"})", 2);
   EXPECT_EQ(layout.sharding_strategy(), v1::SHARD_GRAD_OP);
   EXPECT_EQ(layout.shard_count(), 2);
   EXPECT_THAT(Shape(layout.unsharded_slots()),
               ElementsAre("0+120@unit 0", "128+160@unit 1", "384+16@unit 2"));
   // Gradients are reduced as ever.
-  EXPECT_THAT(Shape(layout.gradient_slots()),
-              ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
   EXPECT_THAT(layout.reshard_slots(), IsEmpty());
 }
 
@@ -60,8 +58,7 @@ TEST(LayoutStrategiesTest, NoShardHasEverythingOnEveryRank) {
   EXPECT_EQ(layout.replica_count(), 4);
   EXPECT_EQ(layout.units(0).shard_numel(), 30);
   EXPECT_EQ(layout.units(0).padded_numel(), 30);
-  EXPECT_THAT(Shape(layout.unsharded_slots()),
-              ElementsAre("0+12@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+12@0", "128+160@1", "384+160@spare"));
   // As one rank alone has it.
   const v1::Layout alone = Lay(ThreeUnits(30, 40, 3), "", 1);
   EXPECT_EQ(layout.rank_file().DebugString(), alone.rank_file().DebugString());
@@ -69,27 +66,23 @@ TEST(LayoutStrategiesTest, NoShardHasEverythingOnEveryRank) {
 }
 
 TEST(LayoutStrategiesTest, HybridShardsWithinAHost) {
-  const v1::Layout layout = Lay(ThreeUnits(32, 40, 8),
-                                R"("mesh":{"strategy":"hybrid_shard","local_world_size":4})", 8);
+  const v1::Layout layout =
+      Lay(ThreeUnits(32, 40, 8), R"("mesh":{"strategy":"hybrid_shard","local_world_size":4})", 8);
   EXPECT_EQ(layout.shard_count(), 4);
   EXPECT_EQ(layout.replica_count(), 2);
   EXPECT_EQ(layout.local_world_size(), 4);
   EXPECT_EQ(layout.units(1).shard_numel(), 10);
-  EXPECT_THAT(Shape(layout.unsharded_slots()),
-              ElementsAre("0+32@0", "128+160@1", "384+160@spare"));
-  const v1::Layout zero2 =
-      Lay(ThreeUnits(32, 40, 8),
-          R"("mesh":{"strategy":"hybrid_shard_zero2","local_world_size":4})", 8);
+  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+32@0", "128+160@1", "384+160@spare"));
+  const v1::Layout zero2 = Lay(
+      ThreeUnits(32, 40, 8), R"("mesh":{"strategy":"hybrid_shard_zero2","local_world_size":4})", 8);
   EXPECT_THAT(Shape(zero2.unsharded_slots()),
               ElementsAre("0+128@unit 0", "128+160@unit 1", "384+32@unit 2"));
 }
 
 TEST(LayoutStrategiesTest, ReshardGroupsKeepAPart) {
-  const v1::Layout layout =
-      Lay(ThreeUnits(30, 40, 3), R"("mesh":{"reshard_group":2})", 4);
+  const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"reshard_group":2})", 4);
   // Halves of 32 and 40 elements; the root stays whole.
-  EXPECT_THAT(Shape(layout.gradient_slots()),
-              ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
   EXPECT_THAT(Shape(layout.reshard_slots()), ElementsAre("640+64@unit 0", "768+80@unit 1"));
   EXPECT_EQ(layout.gradient_stride_bytes(), 4096);
   // Over all ranks is what full_shard does by itself; over one, a unit stays whole.
@@ -212,8 +205,8 @@ TEST(LayoutStrategiesTest, AutoTakesResidentWhereShardGroupsShareMemory) {
 
 TEST(LayoutStrategiesTest, SaysWhatIsNotSharded) {
   const auto note = [](const std::string& mesh, int world_size) {
-    const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), absl::StrCat("\"mesh\":", mesh),
-                                  world_size);
+    const v1::Layout layout =
+        Lay(ThreeUnits(30, 40, 3), absl::StrCat("\"mesh\":", mesh), world_size);
     return layout.notes().empty() ? "" : layout.notes(0);
   };
   EXPECT_THAT(note(R"({"strategy":"shard_grad_op"})", 1), HasSubstr("One rank"));
@@ -253,8 +246,7 @@ TEST(LayoutStrategiesTest, FullShardOnOneHostIsDescribedAsBefore) {
 TEST(LayoutStrategiesTest, WhatIsNewIsInTheFingerprint) {
   v1::Plan plan = ThreeUnits(32, 40, 4);
   plan.mutable_units(1)->mutable_overrides()->set_strategy("shard_grad_op");
-  const v1::Layout layout =
-      Lay(plan, R"("mesh":{"reshard_group":2,"local_world_size":2})", 4);
+  const v1::Layout layout = Lay(plan, R"("mesh":{"reshard_group":2,"local_world_size":2})", 4);
   const std::string text = LayoutText(layout, layout.units());
   for (const char* line :
        {"\nlocal_world_size 2\nreshard_group 2\nreshard_slot 640,64,-,0\nrank_file",

@@ -284,9 +284,9 @@ TEST(LayoutTest, RefusesWhatItCannotLayOut) {
   align.mutable_wrap()->set_param_align_bytes(-1);
   resident.mutable_mesh()->set_local_world_size(1);
   const std::vector<std::tuple<v1::JobSpec, int, std::string>> cases = {
-      {good, 0, "world_size"},          {good, -1, "world_size"},
-      {good, 65'537, "world_size"},     {replicas, 2, "mesh.replicas"},
-      {resident, 2, "memory.unshard"},  {align, 2, "wrap.param_align_bytes"},
+      {good, 0, "world_size"},         {good, -1, "world_size"},
+      {good, 65'537, "world_size"},    {replicas, 2, "mesh.replicas"},
+      {resident, 2, "memory.unshard"}, {align, 2, "wrap.param_align_bytes"},
   };
   for (const auto& [job, world_size, field] : cases) {
     const absl::Status status = MakeLayout(NestedPlan(), job, world_size).status();

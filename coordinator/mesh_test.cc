@@ -34,14 +34,14 @@ Mesh Make(const v1::MeshSpec& spec, int world_size) {
 TEST(MeshTest, GroupsOfEveryStrategy) {
   // Strategy, replicas, ranks of a host, ranks -> shard group, replicas.
   const std::vector<std::tuple<std::string, int, int, int, int, int>> cases = {
-      {"full_shard", 1, 0, 8, 8, 1},      {"full_shard", 2, 0, 8, 4, 2},
-      {"full_shard", 8, 0, 8, 1, 8},      {"full_shard", 2, 2, 12, 6, 2},
-      {"shard_grad_op", 1, 4, 8, 8, 1},   {"shard_grad_op", 4, 4, 8, 2, 4},
-      {"no_shard", 1, 0, 8, 1, 8},        {"no_shard", 8, 4, 8, 1, 8},
-      {"hybrid_shard", 1, 8, 16, 8, 2},   {"hybrid_shard", 4, 8, 16, 4, 4},
-      {"hybrid_shard", 1, 0, 6, 6, 1},    {"hybrid_shard", 16, 6, 48, 3, 16},
-      {"hybrid_shard_zero2", 1, 2, 6, 2, 3},
-      {"hybrid_shard_zero2", 1, 1, 4, 1, 4}, {"full_shard", 1, 0, 1, 1, 1},
+      {"full_shard", 1, 0, 8, 8, 1},         {"full_shard", 2, 0, 8, 4, 2},
+      {"full_shard", 8, 0, 8, 1, 8},         {"full_shard", 2, 2, 12, 6, 2},
+      {"shard_grad_op", 1, 4, 8, 8, 1},      {"shard_grad_op", 4, 4, 8, 2, 4},
+      {"no_shard", 1, 0, 8, 1, 8},           {"no_shard", 8, 4, 8, 1, 8},
+      {"hybrid_shard", 1, 8, 16, 8, 2},      {"hybrid_shard", 4, 8, 16, 4, 4},
+      {"hybrid_shard", 1, 0, 6, 6, 1},       {"hybrid_shard", 16, 6, 48, 3, 16},
+      {"hybrid_shard_zero2", 1, 2, 6, 2, 3}, {"hybrid_shard_zero2", 1, 1, 4, 1, 4},
+      {"full_shard", 1, 0, 1, 1, 1},
   };
   for (const auto& [strategy, replicas, local, world_size, shards, copies] : cases) {
     SCOPED_TRACE(strategy + " over " + std::to_string(world_size));

@@ -80,7 +80,7 @@ class TreeMaker {
   }
 
   void SetMesh(int world_size, v1::MeshSpec* mesh) {
-    constexpr const char* kStrategies[] = {"full_shard", "full_shard", "shard_grad_op",
+    constexpr const char* kStrategies[] = {"full_shard", "full_shard",   "shard_grad_op",
                                            "no_shard",   "hybrid_shard", "hybrid_shard_zero2"};
     const std::string strategy = kStrategies[Below(6)];
     mesh->set_strategy(strategy);
@@ -332,20 +332,19 @@ void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout,
 void CheckHosts(const JobPlan& planned, int64_t unsharded, int64_t gradients, int64_t resharded,
                 int64_t unsharded_file) {
   const v1::Layout& layout = planned.layout;
-  const int local = layout.local_world_size() == 0 ? layout.world_size()
-                                                   : layout.local_world_size();
+  const int local =
+      layout.local_world_size() == 0 ? layout.world_size() : layout.local_world_size();
   ASSERT_EQ(planned.forecast.hosts_size(), layout.world_size() / local);
   for (const v1::HostForecast& host : planned.forecast.hosts()) {
     std::set<int> groups;
-    for (int i = 0; i < local; ++i)
-      groups.insert((host.host() * local + i) / layout.shard_count());
+    for (int i = 0; i < local; ++i) groups.insert((host.host() * local + i) / layout.shard_count());
     const int64_t count = static_cast<int64_t>(groups.size());
     EXPECT_EQ(host.ranks(), local);
     EXPECT_EQ(host.unsharded_bytes(), count * unsharded);
     EXPECT_EQ(host.unsharded_gradient_bytes(), local * gradients);
     EXPECT_EQ(host.resharded_bytes(), local * resharded);
-    EXPECT_EQ(host.shared_total_bytes(), count * unsharded + local * (gradients + resharded) +
-                                             host.control_bytes());
+    EXPECT_EQ(host.shared_total_bytes(),
+              count * unsharded + local * (gradients + resharded) + host.control_bytes());
     EXPECT_EQ(host.unsharded_file_bytes(), count * unsharded_file);
     EXPECT_EQ(host.gradient_file_bytes(), local * layout.gradient_stride_bytes());
     EXPECT_EQ(host.mapped_bytes(),
@@ -426,9 +425,9 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
     elements += planned_unit.numel();
     // The root's slot is its place.
     if (planned_unit.numel() > 0) {
-      const bool root_slot =
-          i + 1 == layout.units_size() && job.mesh().strategy() != "shard_grad_op" &&
-          job.mesh().strategy() != "hybrid_shard_zero2";
+      const bool root_slot = i + 1 == layout.units_size() &&
+                             job.mesh().strategy() != "shard_grad_op" &&
+                             job.mesh().strategy() != "hybrid_shard_zero2";
       if (Kept(job, layout, i) && !root_slot) kept.insert(i);
     }
     const bool resident_master =

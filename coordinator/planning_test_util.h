@@ -16,8 +16,8 @@ namespace tessera {
 
 // {"name":"j", MORE}, resolved.
 inline v1::JobSpec TestJob(const std::string& more = "") {
-  auto spec = ParseJobSpec(
-      absl::StrCat(R"({"name":"j")", more.empty() ? "" : ",", more, "}"), "job.json");
+  auto spec =
+      ParseJobSpec(absl::StrCat(R"({"name":"j")", more.empty() ? "" : ",", more, "}"), "job.json");
   EXPECT_TRUE(spec.ok()) << spec.status();
   if (!spec.ok()) return {};
   auto resolved = ResolveJobSpec(*std::move(spec));

@@ -28,8 +28,7 @@ class Timeline {
     resharded_before_.assign(units_ + 1, 0);
     for (int i = 0; i < units_; ++i) {
       takes_turns_[i] = IsTrained(plan.units(i)) && !has_place[i];
-      const int64_t kept =
-          i < static_cast<int>(activations.kept.size()) ? activations.kept[i] : 0;
+      const int64_t kept = i < static_cast<int>(activations.kept.size()) ? activations.kept[i] : 0;
       whole_before_[i + 1] = whole_before_[i] + (StaysWhole(plan, layout, i) ? Bytes(i) : 0);
       kept_before_[i + 1] = kept_before_[i] + kept;
       resharded_before_[i + 1] = resharded_before_[i] + resharded_[i];
@@ -141,9 +140,8 @@ class Timeline {
     point.gradient_bytes = Gradients(live);
     const v1::Unit& plan = plan_.units(unit);
     if (layout_.staging_bytes() > 0 && plan.reduce_dtype() != plan.param_dtype()) {
-      point.staging_bytes =
-          std::min(layout_.staging_bytes(),
-                   layout_.units(unit).padded_numel() * DTypeBytes(plan.reduce_dtype()));
+      point.staging_bytes = std::min(layout_.staging_bytes(), layout_.units(unit).padded_numel() *
+                                                                  DTypeBytes(plan.reduce_dtype()));
     }
     return point;
   }

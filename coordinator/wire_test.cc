@@ -16,8 +16,8 @@ namespace {
 
 StepTraffic Traffic(const v1::Plan& plan, const std::string& mesh, int world_size,
                     int64_t micro_batches = 1, int64_t reductions = 1) {
-  const auto layout = MakeLayout(
-      plan, TestJob(absl::StrCat(kTightSlots, ",\"mesh\":{", mesh, "}")), world_size);
+  const auto layout =
+      MakeLayout(plan, TestJob(absl::StrCat(kTightSlots, ",\"mesh\":{", mesh, "}")), world_size);
   EXPECT_TRUE(layout.ok()) << layout.status();
   return TrafficOf(plan, *layout, micro_batches, reductions);
 }
@@ -36,8 +36,7 @@ TEST(WireTest, EveryStrategyByHand) {
   // 2 x 3/4 x 4 x 160
   EXPECT_EQ(Total(plan, R"("strategy":"no_shard")", 4), 960);
   // Within pairs 1/2 x (4 x 288 + 640), between them 2 x 1/2 x 640 / 2.
-  const StepTraffic hybrid =
-      Traffic(plan, R"("strategy":"hybrid_shard","local_world_size":2)", 4);
+  const StepTraffic hybrid = Traffic(plan, R"("strategy":"hybrid_shard","local_world_size":2)", 4);
   EXPECT_EQ(hybrid.shard_ring_bytes.at(2), 896);
   EXPECT_EQ(hybrid.replica_ring_bytes, 320);
   const StepTraffic zero2 =

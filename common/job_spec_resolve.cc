@@ -1,5 +1,5 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap and
-// mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations in
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap
+// and mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations in
 // job_spec_resolve_mesh.cc.
 #include <algorithm>
 #include <cmath>

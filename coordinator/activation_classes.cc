@@ -138,8 +138,8 @@ Footprint MixtralBlock(const v1::Module& module, const Pass& pass) {
   return PerToken(pass, attention + moe, 8 + 4 * D(experts), width, width);
 }
 
-// Norm, linear and attention inputs and GELU, with two dropout masks: 8C + 2F elements, 34 bytes x C
-// in 16 bits where F is 4C (Korthikanti and others, 2022, without attention's scores).
+// Norm, linear and attention inputs and GELU, with two dropout masks: 8C + 2F elements, 34 bytes x
+// C in 16 bits where F is 4C (Korthikanti and others, 2022, without attention's scores).
 Footprint GptLikeBlock(const Pass& pass, int64_t width, int64_t inner) {
   if (AnyMissing({width, inner})) return {};
   return PerToken(pass, 8 * D(width) + 2 * D(inner), 2 * D(width) + 16, width, width);

@@ -204,7 +204,7 @@ std::string Gpt2Layer() {
                M("c_proj", "Conv1D", {P("weight", {64, 16})})})});
 }
 
-// 34 bytes x width in 16 bits (Korthikanti and others, without attention's scores), and 16 of norms.
+// 34 bytes x width in 16 bits (Korthikanti and others, without attention's scores) and 16 of norms.
 TEST(ActivationsTest, Gpt2AndBertLayersAreThirtyFourBytesAWidth) {
   const std::string bert =
       M("b", "BertLayer", {},

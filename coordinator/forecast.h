@@ -40,7 +40,8 @@ struct ForecastOptions {
   UnmanagedBytes unmanaged;
 };
 
-// Of a job at `world_size`: with memory.accumulate_unsynchronized the last micro-batch alone reduces.
+// Of a job at `world_size`: with memory.accumulate_unsynchronized only the last micro-batch
+// reduces.
 ForecastOptions ForecastOptionsOf(const v1::ModelSpec& model, const v1::Plan& plan,
                                   const v1::JobSpec& resolved, int world_size);
 

@@ -52,7 +52,7 @@ TEST(WireTest, EveryStrategyByHand) {
 }
 
 TEST(WireTest, FullShardIsThreeTimesTheModelLessTheRoot) {
-  // N = 1,000 x 64 elements without and with a root of 64: 999/1000 x 4 x 3N, less 999/1000 x 4 x 64.
+  // 999/1000 x 4 x (3N - N_root), where the root is a thousandth of N.
   v1::Plan plan;
   for (int i = 0; i < 999; ++i) AddTestUnit(absl::StrCat("u", i), 64'000, 999, &plan);
   AddTestUnit("", 64'000, -1, &plan);

@@ -39,6 +39,41 @@ std::string InsideOf(const std::string& fqn) {
   return pattern + "*";
 }
 
+// Ascending.
+std::vector<int64_t> DivisorsOf(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t small = 1; small * small <= number; ++small) {
+    if (number % small != 0) continue;
+    divisors.push_back(small);
+    if (small * small != number) divisors.push_back(number / small);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+// memory.unshard auto takes slots where resident does not fit and slots need less.
+absl::StatusOr<FittedLayout> ChooseUnshard(const v1::Plan& plan, const v1::JobSpec& resolved,
+                                           int world_size, ForecastOptions options) {
+  FittedLayout fitted;
+  TESSERA_ASSIGN_OR_RETURN(fitted.layout, MakeLayout(plan, resolved, world_size));
+  fitted.options = std::move(options);
+  fitted.needed_bytes = NeededBytes(plan, fitted.layout, fitted.options);
+  const int64_t memory = DeviceMemory(resolved);
+  if (memory == 0 || fitted.needed_bytes <= memory || resolved.memory().unshard() != "auto" ||
+      fitted.layout.unshard_mode() != v1::RESIDENT) {
+    return fitted;
+  }
+  v1::JobSpec in_slots = resolved;
+  in_slots.mutable_memory()->set_unshard("slots");
+  TESSERA_ASSIGN_OR_RETURN(v1::Layout slots, MakeLayout(plan, in_slots, world_size));
+  const int64_t needed = NeededBytes(plan, slots, fitted.options);
+  if (needed >= fitted.needed_bytes) return fitted;
+  fitted.resident_needed_bytes = fitted.needed_bytes;
+  fitted.needed_bytes = needed;
+  fitted.layout = std::move(slots);
+  return fitted;
+}
+
 // Looks for changes of a job that make it need less.
 class RemedyFinder {
  public:
@@ -76,7 +111,15 @@ class RemedyFinder {
     absl::StatusOr<v1::Plan> changed;
     if (!same_plan) changed = MakePlan(model_, job);
     if (!same_plan && !changed.ok()) return std::nullopt;
-    const auto fitted = LayOutToFit(model_, same_plan ? plan_ : *changed, job, world_size);
+    const v1::Plan& plan = same_plan ? plan_ : *changed;
+    // Activations of a given batch are the same on any number of ranks.
+    const bool same_activations =
+        same_plan && !job.model().has_builtin() &&
+        job.activations().batch() == resolved_.activations().batch() &&
+        job.activations().recompute() == resolved_.activations().recompute();
+    const auto fitted = ChooseUnshard(
+        plan, job, world_size,
+        same_activations ? fitted_.options : ForecastOptionsOf(model_, plan, job, world_size));
     if (!fitted.ok()) return std::nullopt;
     return fitted->needed_bytes;
   }
@@ -214,20 +257,23 @@ class RemedyFinder {
   void MoreMicroBatches() {
     if (resolved_.global_batch() % world_size_ != 0) return;
     const int64_t sequences = resolved_.global_batch() / world_size_;
-    int64_t found = 0;
-    std::optional<int64_t> needed;
-    for (int64_t count = resolved_.micro_batches() + 1; count <= sequences; ++count) {
-      if (sequences % count != 0) continue;
+    const auto with = [this](int64_t count) {
       v1::JobSpec job = resolved_;
       job.set_micro_batches(count);
-      needed = Needed(job, world_size_);
-      found = count;
-      if (needed.has_value() && *needed <= memory_) break;
-    }
-    if (found == 0) return;
-    Add("micro_batches", absl::StrCat(found),
-        absl::StrCat(sequences / found, " sequences a rank and micro-batch"), needed,
-        [found](v1::JobSpec* job) { job->set_micro_batches(found); });
+      return Needed(job, world_size_);
+    };
+    std::vector<int64_t> counts = DivisorsOf(sequences);
+    counts.erase(counts.begin(),
+                 std::upper_bound(counts.begin(), counts.end(), resolved_.micro_batches()));
+    if (counts.empty()) return;
+    const auto found = std::partition_point(counts.begin(), counts.end() - 1, [&](int64_t count) {
+      const std::optional<int64_t> needed = with(count);
+      return !needed.has_value() || *needed > memory_;
+    });
+    const int64_t count = *found;
+    Add("micro_batches", absl::StrCat(count),
+        absl::StrCat(sequences / count, " sequences a rank and micro-batch"), with(count),
+        [count](v1::JobSpec* job) { job->set_micro_batches(count); });
   }
 
   void Prefetch() {
@@ -295,24 +341,8 @@ std::string DeviceOf(const v1::Layout& layout) {
 
 absl::StatusOr<FittedLayout> LayOutToFit(const v1::ModelSpec& model, const v1::Plan& plan,
                                          const v1::JobSpec& resolved, int world_size) {
-  FittedLayout fitted;
-  TESSERA_ASSIGN_OR_RETURN(fitted.layout, MakeLayout(plan, resolved, world_size));
-  fitted.options = ForecastOptionsOf(model, plan, resolved, world_size);
-  fitted.needed_bytes = NeededBytes(plan, fitted.layout, fitted.options);
-  const int64_t memory = DeviceMemory(resolved);
-  if (memory == 0 || fitted.needed_bytes <= memory || resolved.memory().unshard() != "auto" ||
-      fitted.layout.unshard_mode() != v1::RESIDENT) {
-    return fitted;
-  }
-  v1::JobSpec in_slots = resolved;
-  in_slots.mutable_memory()->set_unshard("slots");
-  TESSERA_ASSIGN_OR_RETURN(v1::Layout slots, MakeLayout(plan, in_slots, world_size));
-  const int64_t needed = NeededBytes(plan, slots, fitted.options);
-  if (needed >= fitted.needed_bytes) return fitted;
-  fitted.resident_needed_bytes = fitted.needed_bytes;
-  fitted.needed_bytes = needed;
-  fitted.layout = std::move(slots);
-  return fitted;
+  return ChooseUnshard(plan, resolved, world_size,
+                       ForecastOptionsOf(model, plan, resolved, world_size));
 }
 
 v1::Fit MakeFit(const v1::ModelSpec& model, const v1::Plan& plan, const v1::JobSpec& resolved,

@@ -80,6 +80,16 @@ TEST(FitTest, NotesSayItInWords) {
   EXPECT_THAT(all, HasSubstr(" MiB, which would fit."));
 }
 
+// A batch of 2^40 sequences has many numbers of micro-batches to try.
+TEST(FitTest, LargeBatchesTakeNoLongTime) {
+  const JobPlan planned =
+      Planned(absl::StrCat(R"("global_batch":1099511627776,)", Memory(1'000'000'000)), 2);
+  const v1::Remedy* batches = Remedy(planned, "micro_batches");
+  ASSERT_NE(batches, nullptr);
+  EXPECT_TRUE(batches->fits());
+  EXPECT_LE(batches->needed_bytes(), 1'000'000'000);
+}
+
 TEST(FitTest, TheSmallestNumberOfWorkersThatFits) {
   const auto needed = [](int workers) {
     return Planned(absl::StrCat(Memory(1), R"(,"mesh":{"local_world_size":1})"), workers)

@@ -198,6 +198,15 @@ TEST(ForecastTest, TrafficOfAllRanks) {
   EXPECT_EQ(forecast.collectives_per_step(), 5 + 3 + 3);
 }
 
+TEST(ForecastTest, APlanWithoutUnits) {
+  const v1::Forecast forecast = Forecast(v1::Plan(), "", 4);
+  EXPECT_EQ(forecast.ranks_size(), 4);
+  EXPECT_EQ(forecast.ranks(0).parameter_bytes(), 0);
+  EXPECT_EQ(forecast.wire_bytes_per_step(), 0);
+  EXPECT_EQ(forecast.phases_size(), 2);  // resting and the peak, which is the same
+  EXPECT_EQ(forecast.phases(1).rank_bytes(), forecast.phases(0).rank_bytes());
+}
+
 TEST(ForecastTest, CheckpointsHaveNoPadding) {
   v1::Plan plan = ThreeUnits(30, 40, 3);
   v1::UnitBuffer* buffer = plan.mutable_units(2)->add_buffers();

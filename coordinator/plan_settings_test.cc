@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/dtype.h"
 #include "common/errors.h"
+#include "common/model_spec.h"
 #include "coordinator/plan_test_util.h"
 
 namespace tessera {

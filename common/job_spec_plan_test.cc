@@ -195,7 +195,7 @@ TEST(MixedPrecisionErrorsTest, NameTheFieldAndSayWhatToDo) {
       {R"({"divide_factor":-1})", "mixed_precision.divide_factor", "is -1"},
       {R"({"divide_factor":"NaN"})", "mixed_precision.divide_factor", "finite"},
       {R"({"ignored_classes":["","A"]})", "mixed_precision.ignored_classes", "drop it"},
-      {R"({"cast_forward_inputs":"yes"})", "mixed_precision.cast_forward_inputs", "true or false"},
+      {R"({"cast_forward_inputs":1})", "mixed_precision.cast_forward_inputs", "true or false"},
   };
   for (const auto& [precision, field, because] : cases) {
     const absl::Status status = Resolve(absl::StrCat(R"(,"mixed_precision":)", precision)).status();

@@ -104,7 +104,7 @@ void Explainer::SayRemainder(int module) {
   std::vector<std::string> units;
   for (int i = module + 1; i < index_.modules()[module].subtree_end;) {
     const int object = index_.modules()[i].same_as >= 0 ? index_.modules()[i].same_as : i;
-    if (choice_.is_unit[object]) {
+    if (choice_.is_unit[object] && !choice_.second_name[i]) {
       units.push_back(absl::StrCat(ShownModule(Fqn(i)), ": ", choice_.numel[object]));
       i = index_.modules()[i].subtree_end;
     } else {

@@ -95,7 +95,7 @@ TEST(ExplainTest, GateExclusionAndTooFew) {
 TEST(ExplainTest, OrphansAndIgnored) {
   const v1::ModelSpec model = ModelOfRoot(Mod("", "Net", {Lin("a", 2, 2), Lin("b", 2, 2)}));
   EXPECT_THAT(Explain(model, ByPolicy(Named("none")), "a").reasons(),
-              AllOf(Contains("wrap.policy none looks at no module."),
+              AllOf(Contains("The root, which encloses it: wrap.policy none looks at no module."),
                     Contains("No module around it is a unit either, so its parameters are "
                              "orphans.")));
   v1::WrapSpec wrap = Named("always");
@@ -142,9 +142,9 @@ TEST(ExplainTest, TiesAliasesAndNegativeRemainders) {
       Contains("\"embed.w\" is in no unit instead of unit \"embed\", because \"head.w\" uses "
                "the same storage."));
   EXPECT_THAT(Explain(model, wrap, "").reasons(),
-              Contains("The units below it report 16 elements (\"embed\": 8, \"head\": 8, "
-                       "\"again\": 8), so -8 of 8 are left for it: fewer than none, since each "
-                       "reports what is tied between them."));
+              Contains("The units below it report 16 elements (\"embed\": 8, \"head\": 8), so -8 "
+                       "of 8 are left for it: fewer than none, since each reports what is tied "
+                       "between them."));
   const auto again = Explain(model, wrap, "again");
   EXPECT_EQ(again.fqn(), "again");
   EXPECT_EQ(again.class_name(), "Embedding");

@@ -409,7 +409,9 @@ void CheckAgainst(const Reference& reference, const v1::Plan& plan, bool* any_mo
     const std::string home = reference.HomeOf(storage, &moved);
     EXPECT_EQ(found[fqn], reference.Ignored(fqn) ? "ignored" : home) << fqn;
     *any_moved |= moved && !reference.Ignored(fqn);
-    if (dtypes.count(fqn) > 0) EXPECT_EQ(DTypeName(dtypes[fqn]), storage.dtype);
+    if (dtypes.count(fqn) > 0) {
+      EXPECT_EQ(DTypeName(dtypes[fqn]), storage.dtype);
+    }
   }
 }
 
@@ -466,7 +468,9 @@ TEST(PlanPropertyTest, ExplanationsAgreeWithThePlan) {
     for (const ModelIndex::Module& module : index->modules()) {
       const auto why = ExplainModule(*resolved, module.fqn);
       ASSERT_TRUE(why.ok()) << why.status();
-      if (module.same_as < 0) EXPECT_EQ(why->is_unit(), units.count(module.fqn) > 0) << module.fqn;
+      if (module.same_as < 0) {
+        EXPECT_EQ(why->is_unit(), units.count(module.fqn) > 0) << module.fqn;
+      }
       EXPECT_GT(why->reasons_size(), 0);
     }
   }

@@ -172,6 +172,8 @@ absl::StatusOr<int> ModelIndexBuilder::HolderOf(const Tie& tie) const {
 
 absl::Status ModelIndexBuilder::ResolveTies() {
   if (ties_.empty()) return absl::OkStatus();
+  storage_by_fqn_.reserve(index_.parameters_.size());
+  tie_by_fqn_.reserve(ties_.size());
   for (size_t i = 0; i < index_.parameters_.size(); ++i)
     storage_by_fqn_.emplace(index_.parameters_[i].fqn, i);
   for (size_t i = 0; i < ties_.size(); ++i) tie_by_fqn_.emplace(ties_[i].fqn, i);
@@ -222,6 +224,7 @@ absl::Status ModelIndexBuilder::ResolveAliases() {
   if (!has_alias_) return absl::OkStatus();
   ListParametersOfModules();
   absl::flat_hash_map<absl::string_view, int> module_by_fqn;
+  module_by_fqn.reserve(index_.modules_.size());
   for (size_t i = 0; i < index_.modules_.size(); ++i)
     module_by_fqn.emplace(index_.modules_[i].fqn, i);
   for (int i = 0; i < static_cast<int>(index_.modules_.size()); ++i) {

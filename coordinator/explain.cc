@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/dtype.h"
@@ -44,7 +45,7 @@ class Explainer {
  private:
   const v1::Module& Spec(int module) const { return *index_.modules()[module].spec; }
   const std::string& Fqn(int module) const { return index_.modules()[module].fqn; }
-  // A reason: a sentence without capital and full stop.
+  // A reason: a sentence without capital and full stop. One that begins with a field keeps its case.
   void Say(std::string reason);
   void SayGates(int module);
   void SayRemainder(int module);
@@ -64,7 +65,7 @@ class Explainer {
 };
 
 void Explainer::Say(std::string reason) {
-  reason[0] = absl::ascii_toupper(reason[0]);
+  if (!absl::StartsWith(reason, "wrap.")) reason[0] = absl::ascii_toupper(reason[0]);
   response_.add_reasons(absl::StrCat(reason, "."));
 }
 
@@ -103,7 +104,7 @@ void Explainer::SayRemainder(int module) {
   std::vector<std::string> units;
   for (int i = module + 1; i < index_.modules()[module].subtree_end;) {
     const int object = index_.modules()[i].same_as >= 0 ? index_.modules()[i].same_as : i;
-    if (choice_.is_unit[object]) {
+    if (choice_.is_unit[object] && !choice_.second_name[i]) {
       units.push_back(absl::StrCat(ShownModule(Fqn(i)), ": ", choice_.numel[object]));
       i = index_.modules()[i].subtree_end;
     } else {

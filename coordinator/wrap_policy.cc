@@ -60,8 +60,6 @@ class Chooser {
   const bool by_policy_;
   WrapChoice choice_;
   std::vector<bool> descends_;
-  // Aliases beside their target or beside another of its aliases: their parent visits them once.
-  std::vector<bool> second_name_;
   std::vector<int64_t> reports_;
 };
 
@@ -145,7 +143,7 @@ void Chooser::FindSecondNames() {
     const int target = index_.modules()[i].same_as;
     if (target < 0) continue;
     const int parent = index_.modules()[i].parent;
-    second_name_[i] =
+    choice_.second_name[i] =
         index_.modules()[target].parent == parent || !seen.emplace(parent, target).second;
   }
 }
@@ -173,7 +171,7 @@ bool Chooser::AnyWraps(int module, int64_t remainder) const {
 void Chooser::Close(int module) {
   const ModelIndex::Module& at = index_.modules()[module];
   if (at.same_as >= 0) {
-    reports_[module] = second_name_[module] ? 0 : reports_[at.same_as];
+    reports_[module] = choice_.second_name[module] ? 0 : reports_[at.same_as];
   } else if (!choice_.ignored.modules[module]) {
     const bool wrap =
         (module == 0 && !by_policy_) || choice_.pattern[module] >= 0 ||
@@ -231,8 +229,8 @@ absl::StatusOr<WrapChoice> Chooser::Choose() {
   choice_.pattern.resize(count_, -1);
   choice_.reported.resize(count_, 0);
   reports_.resize(count_, 0);
-  for (std::vector<bool>* flags :
-       {&choice_.is_unit, &choice_.asked, &choice_.full_precision, &descends_, &second_name_}) {
+  for (std::vector<bool>* flags : {&choice_.is_unit, &choice_.asked, &choice_.full_precision,
+                                   &descends_, &choice_.second_name}) {
     flags->resize(count_, false);
   }
   TESSERA_RETURN_IF_ERROR(MatchPatterns());

@@ -39,7 +39,9 @@ struct WrapChoice {
   std::vector<int64_t> numel;        // of it and all below, each storage once
   std::vector<int64_t> reported;     // what it hears from below
   std::vector<bool> full_precision;  // a unit for mixed_precision.ignored_classes
-  std::vector<int> pattern;          // first of wrap.wrap_patterns that matches; -1: none
+  // Aliases beside their target or beside another of its aliases: their parent hears of it once.
+  std::vector<bool> second_name;
+  std::vector<int> pattern;  // first of wrap.wrap_patterns that matches; -1: none
   Ignored ignored;
   std::vector<Policy> policies;  // more than one: any may say yes
   std::vector<std::string> notes;

@@ -1,5 +1,6 @@
 // The one allocation on a rank's GPU that its collectives work in: unsharded slots, gradient slots
-// and the staging buffer, one after the other. The coordinator forecasts it, the worker makes it.
+// (with reshard and accumulation slots, whose offsets go on from theirs) and the staging buffer,
+// one after the other. The coordinator forecasts it, the worker makes it.
 //
 //   const DeviceArena arena = DeviceArenaOf(layout);
 //   char* staging = memory + arena.staging_offset;
@@ -31,7 +32,9 @@ inline DeviceArena DeviceArenaOf(const v1::Layout& layout) {
   };
   DeviceArena arena;
   arena.gradients_offset = end_of(layout.unsharded_slots());
-  arena.staging_offset = arena.gradients_offset + end_of(layout.gradient_slots());
+  arena.staging_offset = arena.gradients_offset +
+                         std::max({end_of(layout.gradient_slots()), end_of(layout.reshard_slots()),
+                                   end_of(layout.accumulation_slots())});
   arena.bytes = arena.staging_offset + RoundUp(layout.staging_bytes(), kPageBytes);
   return arena;
 }

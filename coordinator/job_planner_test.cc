@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
-#include "coordinator/forecast.h"
 
 namespace tessera {
 namespace {
@@ -65,9 +64,10 @@ TEST(JobPlannerTest, DefaultJobByHand) {
   EXPECT_EQ(host.shared_total_bytes(), 5'265'408);
   EXPECT_EQ(host.mapped_bytes(), 1'753'088 + 2 * 1'753'088 + 12'288);
 
-  EXPECT_EQ(planned.forecast.activation_bytes(), 0);
-  EXPECT_EQ(planned.forecast.activation_certainty(), v1::Forecast::UNKNOWN);
+  EXPECT_EQ(planned.forecast.activation_bytes(), 34'658'304);  // gpt_activations_test.cc
+  EXPECT_EQ(planned.forecast.activation_certainty(), v1::Forecast::EXACT);
   EXPECT_FALSE(planned.forecast.has_fits());
+  EXPECT_FALSE(planned.forecast.has_fit());
   // Half of each block three times, half of the root twice, in float32.
   EXPECT_EQ(planned.forecast.wire_bytes_per_step(), 4 * 99'136 * 12 + 20'608 * 8);
 }
@@ -151,10 +151,11 @@ TEST(JobPlannerTest, PlanDoesNotKnowTheWorldSize) {
 }
 
 TEST(ForecastTest, DealsRanksOutToHosts) {
-  const JobPlan planned = Planned(Job(), 5);
-  const v1::Forecast forecast = MakeForecast(planned.plan, planned.layout, 2);
+  const v1::Forecast forecast = Planned(Job(R"(,"mesh":{"local_world_size":2})"), 5).forecast;
   ASSERT_EQ(forecast.hosts_size(), 3);
   EXPECT_EQ(forecast.hosts(2).host(), 2);
+  EXPECT_EQ(forecast.hosts(0).ranks(), 2);
+  EXPECT_EQ(forecast.hosts(2).ranks(), 1);
   EXPECT_EQ(forecast.hosts(0).unsharded_gradient_bytes(),
             2 * forecast.hosts(2).unsharded_gradient_bytes());
   EXPECT_EQ(forecast.hosts(0).unsharded_bytes(), forecast.hosts(2).unsharded_bytes());
@@ -250,11 +251,13 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };
+  cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
+  cases.emplace_back(Job(R"(,"mesh":{"local_world_size":1})"), "mesh.local_world_size", "give 0");
+  cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
+  cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
+                     "give none");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
-  job.mutable_mesh()->set_strategy("no_shard");
-  cases.emplace_back(job, "mesh.strategy", "use full_shard");
-  job = Job();
   job.set_workload("replay");
   cases.emplace_back(job, "workload", "use gpt or attached");
   for (auto& [resolved, field, because] : cases) {
@@ -265,6 +268,9 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
     EXPECT_EQ(Field(status), field);
     EXPECT_THAT(std::string(status.message()), HasSubstr(because));
   }
+  v1::Plan own = Planned(Job(), 2).plan;
+  own.mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
+  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0.strategy");
   v1::Plan half = Planned(Job(), 2).plan;
   half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
   EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),

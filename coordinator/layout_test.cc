@@ -277,16 +277,16 @@ TEST(LayoutTest, HeaderSaysWhatItIs) {
   EXPECT_EQ(Layout(NestedPlan(), Job(), 1).notes_size(), 1);
 }
 
-TEST(LayoutTest, RefusesMeshesThatAreNotThereYet) {
+TEST(LayoutTest, RefusesWhatItCannotLayOut) {
   const v1::JobSpec good = Job();
-  v1::JobSpec strategy = good, replicas = good, align = good;
-  strategy.mutable_mesh()->set_strategy("no_shard");
-  replicas.mutable_mesh()->set_replicas(2);
+  v1::JobSpec replicas = good, align = good, resident = Job("", "resident");
+  replicas.mutable_mesh()->set_replicas(3);
   align.mutable_wrap()->set_param_align_bytes(-1);
+  resident.mutable_mesh()->set_local_world_size(1);
   const std::vector<std::tuple<v1::JobSpec, int, std::string>> cases = {
-      {good, 0, "world_size"},        {good, -1, "world_size"},
-      {good, 65'537, "world_size"},   {strategy, 2, "mesh.strategy"},
-      {replicas, 2, "mesh.replicas"}, {align, 2, "wrap.param_align_bytes"},
+      {good, 0, "world_size"},         {good, -1, "world_size"},
+      {good, 65'537, "world_size"},    {replicas, 2, "mesh.replicas"},
+      {resident, 2, "memory.unshard"}, {align, 2, "wrap.param_align_bytes"},
   };
   for (const auto& [job, world_size, field] : cases) {
     const absl::Status status = MakeLayout(NestedPlan(), job, world_size).status();

@@ -3,7 +3,7 @@
 
 #include "client/command.h"
 #include "client/plan_flags.h"
-#include "client/tables.h"
+#include "client/plan_table.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/job_planner.h"

@@ -56,8 +56,7 @@ absl::StatusOr<SafetensorsFile> ReadHeader(const std::string& path, std::string 
   if (fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
     return InvalidField(path, "is not a regular file; give a safetensors file");
   }
-  TESSERA_ASSIGN_OR_RETURN(const std::string start,
-                           ReadAt(file, path, 0, kSafetensorsLengthBytes));
+  TESSERA_ASSIGN_OR_RETURN(const std::string start, ReadAt(file, path, 0, kSafetensorsLengthBytes));
   TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, SafetensorsHeaderBytes(path, start, about.st_size));
   TESSERA_ASSIGN_OR_RETURN(std::string header, ReadAt(file, path, kSafetensorsLengthBytes, bytes));
   if (static_cast<int64_t>(header.size()) < bytes) {
@@ -80,9 +79,9 @@ absl::StatusOr<std::string> FileOf(const std::string& folder) {
     if (entry->path().extension() == ".safetensors") found.push_back(entry->path().string());
   }
   if (found.size() == 1) return found.front();
-  return InvalidField(folder, absl::StrCat("has ", found.size(), " *.safetensors, and neither ",
-                                           kOneFile, " nor ", kIndexFile,
-                                           "; name the file or the index"));
+  return InvalidField(
+      folder, absl::StrCat("has ", found.size(), " *.safetensors, and neither ", kOneFile, " nor ",
+                           kIndexFile, "; name the file or the index"));
 }
 
 // "llama-8b" for llama-8b/model.safetensors and for llama-8b/.

@@ -35,9 +35,8 @@ class ModelInputTest : public testing::Test {
   }
   // A file of one float32 tensor of `numel` elements, whose values are a hole in the file.
   void WriteTensor(const std::string& name, const std::string& tensor, int64_t numel) const {
-    const std::string header =
-        absl::StrCat("{\"", tensor, R"(":{"dtype":"F32","shape":[)", numel,
-                     R"(],"data_offsets":[0,)", 4 * numel, "]}}");
+    const std::string header = absl::StrCat("{\"", tensor, R"(":{"dtype":"F32","shape":[)", numel,
+                                            R"(],"data_offsets":[0,)", 4 * numel, "]}}");
     std::string length(8, '\0');
     for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
     Write(name, length + header);
@@ -115,8 +114,7 @@ TEST_F(ModelInputTest, FilesThatAreNoneAreNamed) {
 TEST_F(ModelInputTest, OneOfThreeKinds) {
   Write("config.json", kGpt2);
   WriteTensor("model.safetensors", "w", 3);
-  Write("spec.json",
-        R"({"root":{"parameters":[{"name":"w","shape":[3],"dtype":"float32"}]}})");
+  Write("spec.json", R"({"root":{"parameters":[{"name":"w","shape":[3],"dtype":"float32"}]}})");
   EXPECT_TRUE(ReadModel({.hf_config = folder_}).ok());
   EXPECT_TRUE(ReadModel({.safetensors = folder_}).ok());
   EXPECT_TRUE(ReadModel({.spec = Path("spec.json")}).ok());

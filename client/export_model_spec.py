@@ -147,9 +147,12 @@ def build(target, settings):
     if not path:
         raise SystemExit(f"{target}: is not MODULE:CALLABLE, e.g. torch.nn:Transformer")
     sys.path.insert(0, os.getcwd())
-    made = importlib.import_module(module_name)
-    for attribute in path.split("."):
-        made = getattr(made, attribute)
+    try:
+        made = importlib.import_module(module_name)
+        for attribute in path.split("."):
+            made = getattr(made, attribute)
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(f"{target}: cannot be imported: {error}") from error
     with torch.device("meta"):
         module = made(**settings)
     if not isinstance(module, torch.nn.Module):
@@ -162,7 +165,7 @@ def main():
     parser.add_argument("target", help="MODULE:CALLABLE that makes the module")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="what it is called with")
     parser.add_argument("--name", help="of the model [the class of the module]")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     settings = {}
     for setting in arguments.settings:
         key, equals, text = setting.partition("=")

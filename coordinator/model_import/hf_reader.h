@@ -23,9 +23,9 @@ namespace tessera {
 // Bounds of what a config may ask for. Products of two sizes stay within int64; that of a whole
 // shape is checked with the model.
 inline constexpr int64_t kMaxHfSize = (int64_t{1} << 31) - 1;
-inline constexpr int64_t kMaxHfLayers = 10'000;
+inline constexpr int64_t kMaxHfLayers = 4'096;
 // Layers times experts of a layer.
-inline constexpr int64_t kMaxHfExperts = 100'000;
+inline constexpr int64_t kMaxHfExperts = 32'768;
 
 class HfReader {
  public:

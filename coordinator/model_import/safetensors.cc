@@ -191,7 +191,7 @@ absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view file_name, absl
     return fault(absl::StrCat(", and the format allows ", kMaxSafetensorsHeaderBytes));
   }
   const auto header = static_cast<int64_t>(bytes);
-  if (header > file_bytes - kSafetensorsLengthBytes) {
+  if (file_bytes < kSafetensorsLengthBytes + header) {
     return fault(absl::StrCat(", and the file has ", file_bytes));
   }
   return header;

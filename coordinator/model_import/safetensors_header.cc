@@ -255,8 +255,8 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const Safet
 absl::Status CheckSafetensorsData(const SafetensorsFile& file,
                                   std::vector<SafetensorsTensor> tensors) {
   const int64_t header = kSafetensorsLengthBytes + static_cast<int64_t>(file.header.size());
+  if (file.file_bytes < header) return InvalidField(file.name, "ends within its header");
   const int64_t data = file.file_bytes - header;
-  if (data < 0) return InvalidField(file.name, "ends within its header");
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });

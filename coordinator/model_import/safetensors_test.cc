@@ -140,6 +140,18 @@ TEST(SafetensorsTest, LengthOfTheHeaderIsHeldAgainstTheFile) {
               StartsWith("m: has 7 bytes, too few"));
 }
 
+TEST(SafetensorsTest, FileThatEndsWithinItsHeaderIsRefused) {
+  for (const int64_t file_bytes : {std::numeric_limits<int64_t>::min(), int64_t{0}, int64_t{9}}) {
+    const SafetensorsFile file{.name = "m", .header = "{}", .file_bytes = file_bytes};
+    EXPECT_THAT(MessageOf(ModelFromSafetensors({file}, nullptr, "m").status()),
+                HasSubstr("m: ends within its header"));
+  }
+  EXPECT_THAT(
+      MessageOf(
+          SafetensorsHeaderBytes("m", Length(2), std::numeric_limits<int64_t>::min()).status()),
+      HasSubstr("m: says that its header has 2 bytes"));
+}
+
 TEST(SafetensorsTest, DataHasNoOverlapsHolesOrRest) {
   const auto two = [](int64_t begin, int64_t end) {
     return absl::StrCat("{", Tensor("a", "U8", "[4]", 0, 4), ",",

@@ -3,13 +3,15 @@
 
     python3 client/export_model_spec.py torch.nn:Transformer d_model=512 nhead=8 > model.json
 
-The first argument is MODULE:CALLABLE, importable from the working directory; what it is called with are the JSON values
-(or bare strings) of NAME=VALUE. What it returns has to be a torch.nn.Module. It is built on the meta device, so that no
-memory is taken for values; a module that is at hand already is written by `model_spec(module)`.
+The first argument is MODULE:CALLABLE, importable from the working directory; what it is called
+with are the JSON values (or bare strings) of NAME=VALUE. What it returns has to be a
+torch.nn.Module. It is built on the meta device, so that no memory is taken for values; a module
+that is at hand already is written by `model_spec(module)`.
 
-Written are names, classes and base classes (the method resolution order up to Module), parameters and buffers with shape
-and dtype, what needs no gradient, parameters that share storage (tied_to) and modules that are there twice (same_as).
-A buffer of a dtype that a ModelSpec cannot hold (complex64, say) is left out and named on stderr.
+Written are names, classes and base classes (the method resolution order up to Module), parameters
+and buffers with shape and dtype, what needs no gradient, parameters that share storage (tied_to)
+and modules that are there twice (same_as). A buffer of a dtype that a ModelSpec cannot hold
+(complex64, say) is left out and named on stderr.
 
 Checked with Python 3.11, torch 2.5.1 and transformers 4.57.3.
 """

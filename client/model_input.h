@@ -1,5 +1,5 @@
-// Models that others describe, read from files: a Hugging Face config.json, or safetensors files, of
-// which nothing but the headers is read.
+// Models that others describe, read from files: a Hugging Face config.json, or safetensors files,
+// of which nothing but the headers is read.
 //
 //   TESSERA_ASSIGN_OR_RETURN(v1::ModelSpec model, ReadHfConfig("Llama-3.1-8B/"));
 //   TESSERA_ASSIGN_OR_RETURN(v1::ModelSpec model, ReadSafetensors("Llama-3.1-8B/"));

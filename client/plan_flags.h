@@ -40,7 +40,8 @@ struct PlanFlags {
   std::vector<std::pair<std::string, std::string>> fields;
 };
 
-// --model, --hf_config, --safetensors, --job, --world_size and the flags that are fields. `flags` is filled by the app's parse.
+// --model, --hf_config, --safetensors, --job, --world_size and the flags that are fields. `flags`
+// is filled by the app's parse.
 void AddPlanFlags(CLI::App& command, const std::shared_ptr<PlanFlags>& flags);
 
 // The source with the flags applied; nothing is filled in.

@@ -1,5 +1,5 @@
-"""client/export_model_spec.py: against what is kept in git where torch is installed, and its rules with stand-ins for
-torch's classes where it is not."""
+"""client/export_model_spec.py: its rules, with stand-ins for torch's classes, and where torch is
+installed what it writes against what is kept in git."""
 
 import json
 import pathlib
@@ -110,7 +110,8 @@ def test_cycle_is_refused():
 
 def test_buffers_of_other_dtypes_are_left_out_and_named():
     writer = export_model_spec.Writer()
-    module = Module({"w": Tensor(1)}, {"r": Tensor(2, dtype="complex64"), "i": Tensor(dtype="int64")})
+    buffers = {"r": Tensor(2, dtype="complex64"), "i": Tensor(dtype="int64")}
+    module = Module({"w": Tensor(1)}, buffers)
     root = export_model_spec.model_spec(module, "m", writer)["root"]
     assert root["buffers"] == [{"name": "i", "shape": [], "dtype": "int64"}]
     assert writer.left_out == ["r (complex64)"]

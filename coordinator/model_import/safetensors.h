@@ -1,5 +1,5 @@
-// The headers of safetensors files as a ModelSpec. Values are never looked at, so models of any size
-// are read at once.
+// The headers of safetensors files as a ModelSpec. Values are never looked at, so models of any
+// size are read at once.
 //
 //   SafetensorsFile file{.name = "model.safetensors", .header = "", .file_bytes = size};
 //   TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
@@ -53,8 +53,9 @@ struct SafetensorsIndex {
   std::vector<std::string> Files() const;
 };
 
-// Bytes of the header that follows the first 8. `start` is what the file starts with, 8 bytes or, in
-// a shorter file, all. INVALID_ARGUMENT: the header is empty, over the limit or not all in the file.
+// Bytes of the header that follows the first 8. `start` is what the file starts with, 8 bytes or,
+// in a shorter file, all. INVALID_ARGUMENT: the header is empty, over the limit or not all in the
+// file.
 absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view file_name, absl::string_view start,
                                                int64_t file_bytes);
 
@@ -63,12 +64,12 @@ absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view file_name, absl
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
                                                        absl::string_view source_name);
 
-// A valid ModelSpec of all tensors in `files`. With an index, these are the files that it lists, and
-// their tensors are those of its weight_map; without one there is one file. INVALID_ARGUMENT: a
-// header that is not in the format (not JSON, keys or values that do not belong, data that overlaps,
-// has holes or is not all of the file, a shape that does not fit the data), a dtype that a ModelSpec
-// cannot hold or train, a scalar or empty tensor, a name that is no FQN, that is also a module's, or
-// that is there twice.
+// A valid ModelSpec of all tensors in `files`. With an index, these are the files that it lists,
+// and their tensors are those of its weight_map; without one there is one file. INVALID_ARGUMENT: a
+// header that is not in the format (not JSON, keys or values that do not belong, data that
+// overlaps, has holes or is not all of the file, a shape that does not fit the data), a dtype that
+// a ModelSpec cannot hold or train, a scalar or empty tensor, a name that is no FQN, that is also a
+// module's, or that is there twice.
 absl::StatusOr<v1::ModelSpec> ModelFromSafetensors(absl::Span<const SafetensorsFile> files,
                                                    const SafetensorsIndex* index,
                                                    absl::string_view model_name);

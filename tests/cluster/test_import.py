@@ -114,9 +114,9 @@ def test_header_that_lies(sandbox):
 
 
 # Elements worked out by hand. Transformer: two encoder layers of 4 x 32 x 32 + 4 x 32 (attention),
-# 2 x 32 x 64 + 64 + 32 (feed forward) and 4 x 32 (norms), two decoder layers with one more attention
-# and norm, and the two last norms. The shared modules: embedding 16 x 8, alias 8 x 8, 3 frozen, norm 16,
-# biases 8 + 8, the second block's 8 x 8.
+# 2 x 32 x 64 + 64 + 32 (feed forward) and 4 x 32 (norms), two decoder layers with one more
+# attention and norm, and the two last norms. The shared modules: embedding 16 x 8, alias 8 x 8,
+# 3 frozen, norm 16, biases 8 + 8, the second block's 8 x 8.
 EXPORTED = {
     "transformer": 2 * (4224 + 4192 + 128) + 2 * (2 * 4224 + 4192 + 192) + 2 * 64,
     "shared_modules": 128 + 64 + 3 + 16 + 16 + 64,

@@ -4,7 +4,8 @@
     python3 -m venv VENV && VENV/bin/pip install torch==2.5.1
     VENV/bin/python tests/golden/export_goldens.py
 
-tests/test_export_model_spec.py compares where torch is installed, and plans what is kept here where it is not.
+tests/test_export_model_spec.py compares where torch is installed; tests/cluster/test_import.py
+plans what is kept.
 """
 
 import hashlib

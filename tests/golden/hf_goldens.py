@@ -4,10 +4,11 @@
     python3 -m venv VENV && VENV/bin/pip install torch==2.5.1 transformers==4.57.3
     VENV/bin/python tests/golden/hf_goldens.py
 
-Nothing is downloaded and no memory is taken for values: models are built on the meta device. tests/golden/hf compares the
-importer with the files, and needs neither library. A case has a config, the number of elements, and the whole tree as
-lines: `m FQN CLASS BASES`, `m FQN = FQN` (the same module), `p FQN SHAPE DTYPE[ = FQN]` (tied), `b FQN SHAPE DTYPE`. Where
-the tree is long, the file has the SHA-256 of the lines instead, joined by newlines.
+Nothing is downloaded and no memory is taken for values: models are built on the meta device.
+tests/golden/hf compares the importer with the files, and needs neither library. A case has a
+config, the number of elements, and the whole tree as lines: `m FQN CLASS BASES`, `m FQN = FQN`
+(the same module), `p FQN SHAPE DTYPE[ = FQN]` (tied), `b FQN SHAPE DTYPE`. Where the tree is long
+or like another one, the file has the SHA-256 of the lines instead, joined by newlines.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A torch model with everything that the exporter has a rule for (tests/golden/export_goldens.py)."""
+"""A torch model with all that the exporter has a rule for (tests/golden/export_goldens.py)."""
 
 import torch
 from torch import nn

@@ -9,6 +9,7 @@
 #include "client/command.h"
 #include "client/job_input.h"
 #include "client/job_tables.h"
+#include "client/plan_table.h"
 #include "client/tables.h"
 #include "client/watch_printer.h"
 #include "common/logging.h"

@@ -3,9 +3,14 @@
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <sstream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/command.h"
 #include "common/logging.h"
 
@@ -23,11 +28,31 @@ void AddVersionCommand(CLI::App& app, Command* chosen) {
   });
 }
 
+// `argv` with "--flag=" as "--flag" and "": CLI11 would take the next argument for the value. What
+// follows "--" is a program's.
+std::vector<std::string> SplitEmptyValues(int argc, char** argv) {
+  std::vector<std::string> split;
+  bool ours = true;
+  for (int i = 0; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    ours = ours && argument != "--";
+    if (ours && absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
+      split.emplace_back(argument.substr(0, argument.size() - 1));
+      split.emplace_back();
+    } else {
+      split.emplace_back(argument);
+    }
+  }
+  return split;
+}
+
 // Fills `chosen`, or returns the exit code: 0 after --help, 2 for a command line that is wrong.
 // CLI11 throws; nothing gets out of here.
 int Parse(int argc, char** argv, CLI::App& app, Command* chosen) {
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = SplitEmptyValues(argc - 1, argv + 1);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(std::move(arguments));
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::Success)) {

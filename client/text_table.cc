@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace tessera {
 namespace {
@@ -68,6 +69,48 @@ std::string WithThousands(int64_t value) {
     digits.insert(at, 1, ',');
   }
   return digits;
+}
+
+std::string ShortenMiddle(absl::string_view text, size_t columns) {
+  constexpr absl::string_view kGapText = "...";
+  if (text.size() <= columns) return std::string(text);
+  const size_t room = std::max(columns, kGapText.size() + 2) - kGapText.size();
+  // Bytes 10xxxxxx go on with the character before them.
+  const auto goes_on = [&](size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };
+  size_t head = (room + 1) / 2;
+  while (head > 0 && goes_on(head)) --head;
+  size_t tail = text.size() - room / 2;
+  while (goes_on(tail)) ++tail;
+  return absl::StrCat(text.substr(0, head), kGapText, text.substr(tail));
+}
+
+std::string WrapText(absl::string_view prefix, absl::string_view text) {
+  constexpr size_t kColumns = 80;
+  std::string wrapped;
+  std::string line(prefix);
+  bool empty = true;  // the line has no word yet
+  for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (!empty && line.size() + 1 + word.size() > kColumns) {
+      absl::StrAppend(&wrapped, line, "\n");
+      line.assign(prefix.size(), ' ');
+      empty = true;
+    }
+    if (!empty) line.push_back(' ');
+    absl::StrAppend(&line, ShortenMiddle(word, kColumns - std::min(prefix.size(), kColumns / 2)));
+    empty = false;
+  }
+  absl::StrAppend(&wrapped, line, "\n");
+  return wrapped;
+}
+
+size_t WidestLine(absl::string_view text) {
+  size_t widest = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    widest = std::max(widest, line.size());
+  }
+  return widest;
 }
 
 }  // namespace tessera

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace tessera {
 
 enum class Align { kLeft, kRight };
@@ -44,6 +46,17 @@ class TextTable {
 
 // 1234567 as "1,234,567".
 std::string WithThousands(int64_t value);
+
+// `text` in at most `columns` bytes: "model.layers...weight" with "..." for what is left out of its
+// middle. UTF-8 characters stay whole.
+std::string ShortenMiddle(absl::string_view text, size_t columns);
+
+// `text` after `prefix`, in lines of at most 80 columns, each ended by a newline; those after the
+// first are indented by as much as `prefix` takes. A word that is too long for a line is shortened.
+std::string WrapText(absl::string_view prefix, absl::string_view text);
+
+// The bytes of the longest line.
+size_t WidestLine(absl::string_view text);
 
 }  // namespace tessera
 

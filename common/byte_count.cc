@@ -17,8 +17,9 @@ struct Unit {
 };
 
 constexpr Unit kUnits[] = {
-    {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-    {"TiB", 0x1p40}, {"kB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+    {"", 1},         {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"PiB", 0x1p50}, {"EiB", 0x1p60},
+    {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
 };
 
 }  // namespace
@@ -42,7 +43,7 @@ absl::StatusOr<int64_t> ParseByteCount(absl::string_view text) {
 }
 
 std::string FormatByteCount(int64_t bytes) {
-  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
   while (value >= 1024 && unit + 1 < std::size(kNames)) {

@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// A decimal number and a unit: B (or none), KiB, MiB, GiB, TiB (powers of 1,024), or kB, MB, GB, TB
-// (powers of 1,000). A fraction is allowed, and rounded to a whole byte. INVALID_ARGUMENT: not such
+// A decimal number and a unit: B (or none), KiB, MiB, GiB, TiB, PiB, EiB (powers of 1,024), or kB, MB,
+// GB, TB (powers of 1,000). A fraction is allowed, and rounded to a whole byte. INVALID_ARGUMENT: not such
 // a text, negative, or more than 2^63 - 1.
 absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
 

@@ -18,7 +18,9 @@ TEST(ByteCountTest, ReadsNumbersWithUnits) {
                {"2kB", 2000},
                {"24GB", 24000000000},
                {"7B", 7},
-               {"1TiB", 1099511627776}};
+               {"1TiB", 1099511627776},
+               {"2PiB", int64_t{2} << 50},
+               {"1EiB", int64_t{1} << 60}};
   for (const auto& expected : cases) {
     const absl::StatusOr<int64_t> bytes = ParseByteCount(expected.text);
     ASSERT_TRUE(bytes.ok()) << expected.text;
@@ -41,6 +43,8 @@ TEST(ByteCountTest, WritesTheLargestUnitThatLeavesOne) {
   EXPECT_EQ(FormatByteCount(1536), "1.5 KiB");
   EXPECT_EQ(FormatByteCount(67108864), "64 MiB");
   EXPECT_EQ(FormatByteCount(85899345920), "80 GiB");
+  EXPECT_EQ(FormatByteCount(int64_t{3} << 50), "3 PiB");
+  EXPECT_EQ(FormatByteCount(int64_t{1} << 61), "2 EiB");
 }
 
 }  // namespace

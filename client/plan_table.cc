@@ -164,15 +164,6 @@ void AppendLines(absl::string_view prefix, const std::vector<std::string>& lines
                                                       " more, which --output=json has")));
 }
 
-std::vector<std::string> FoldNames(const google::protobuf::RepeatedPtrField<std::string>& fqns) {
-  const std::vector<std::string> names(fqns.begin(), fqns.end());
-  std::vector<std::string> folded;
-  for (UnitGroup& group : FoldUnits(names, std::vector<std::string>(names.size()))) {
-    folded.push_back(std::move(group.name));
-  }
-  return folded;
-}
-
 std::string LowerOrDash(const std::string& name, bool specified) {
   return specified ? absl::AsciiStrToLower(name) : "-";
 }
@@ -244,8 +235,11 @@ std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout,
   if (forecast.has_fits()) {
     absl::StrAppend(&text, "fits         ", forecast.fits() ? "yes" : "no", "\n");
   }
-  AppendLines("orphan  ", FoldNames(plan.orphans()), &text);
-  AppendLines("ignored  ", FoldNames(plan.ignored()), &text);
+  for (const auto& [prefix, fqns] :
+       {std::pair("orphan  ", &plan.orphans()), std::pair("ignored  ", &plan.ignored())}) {
+    const std::vector<std::string> names(fqns->begin(), fqns->end());
+    AppendLines(prefix, FoldFqns(names), &text);
+  }
   std::vector<std::string> notes(plan.notes().begin(), plan.notes().end());
   notes.insert(notes.end(), layout.notes().begin(), layout.notes().end());
   AppendLines("note: ", notes, &text);

@@ -1,0 +1,2 @@
+#include "client/plan_page.h"
+int main() { return 0; }

@@ -91,7 +91,9 @@
     button.className = `${module.colour} ${module.isUnit ? "unit" : ""}`;
     button.tabIndex = -1;
     button.title = `${nameOf(module)} ${module.kind}`;
-    button.textContent = tile.w > 26 && tile.h > 13 ? `${module.label} ${module.part ? "" : module.size}` : "";
+    const label = document.createElement("span");
+    label.textContent = tile.w > 26 && tile.h > 13 ? `${module.label} ${module.part ? "" : module.size}` : "";
+    button.append(label);
     button.setAttribute("aria-label", `${module.label} ${module.kind} ${module.part ? "" : module.size}`);
     place(button, tile);
     button.addEventListener("focus", () => tell(module));
@@ -196,6 +198,7 @@
     readPoint();
   }
 
+  map.classList.add("drawn");
   let width = 0;
   new ResizeObserver(() => {
     if (map.clientWidth === width) return;

@@ -1,0 +1,39 @@
+#include "coordinator/runnable_mesh.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+
+namespace tessera {
+
+absl::Status CheckMeshRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
+  const v1::MeshSpec& mesh = resolved.mesh();
+  if (mesh.strategy() != "full_shard") {
+    return InvalidField("mesh.strategy", absl::StrCat("\"", mesh.strategy(),
+                                                      "\" can be planned, but not run yet; use "
+                                                      "full_shard"));
+  }
+  if (mesh.replicas() != 1) {
+    return InvalidField("mesh.replicas", "replicas can be planned, but not run yet; give 1");
+  }
+  if (mesh.local_world_size() != 0) {
+    return InvalidField("mesh.local_world_size",
+                        "several hosts can be planned, but not run yet; give 0");
+  }
+  if (mesh.reshard_group() != 0) {
+    return InvalidField("mesh.reshard_group",
+                        "reshard groups can be planned, but not run yet; give 0");
+  }
+  for (const v1::Unit& unit : plan.units()) {
+    if (!unit.overrides().has_strategy() && !unit.overrides().has_reshard_group()) continue;
+    return InvalidField(unit.fqn().empty() ? "model" : unit.fqn(),
+                        "has a strategy or reshard_group of its own, which can be planned, but "
+                        "not run yet; drop it");
+  }
+  if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
+    return InvalidField("activations.recompute",
+                        "is unit, but the workload gpt computes nothing again; give none");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 
 namespace tessera {
+
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (low <= value && value <= high) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("is ", value, "; give ", low, " to ", high));
@@ -132,8 +133,6 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
                         absl::StrCat("is ", optimizer->final_lr_fraction(), "; give 0 to 1"));
   }
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
-}
-
 }
 
 absl::Status ResolveCheckpoint(v1::CheckpointSpec* checkpoint) {

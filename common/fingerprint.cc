@@ -61,6 +61,9 @@ std::string LayoutText(const v1::Layout& header,
                   header.gradient_stride_bytes(), "\n");
   AppendSlots(&text, "unsharded_slot", header.unsharded_slots());
   AppendSlots(&text, "gradient_slot", header.gradient_slots());
+  if (header.device() == v1::CUDA) {
+    absl::StrAppend(&text, "device CUDA\nstaging_bytes ", header.staging_bytes(), "\n");
+  }
   const v1::RankFileLayout& file = header.rank_file();
   absl::StrAppend(&text, "rank_file ", file.record_bytes(), ",", file.undo_offset_bytes(), ",");
   absl::StrAppend(&text, file.undo_bytes(), ",", file.total_bytes(), "\n");

@@ -19,6 +19,8 @@
 // then for each slot
 //   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL; a resident unit's has
 //   ,UNIT after it
+// then, where the device is CUDA, once
+//   device CUDA | staging_bytes N
 // then once
 //   rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
 // then for each unit

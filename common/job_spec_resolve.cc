@@ -282,6 +282,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, eval_every, 100);
   TESSERA_DEFAULT(&spec, max_recoveries, 10);
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
+  TESSERA_DEFAULT(&spec, device, "auto");
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
@@ -289,6 +290,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));
   TESSERA_RETURN_IF_ERROR(ResolveMixedPrecision(spec.mutable_mixed_precision()));

@@ -42,7 +42,7 @@ TEST(JobSpecTest, FillsEveryDefault) {
      "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0, "accumulate_unsynchronized": false},
      "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": ""},
      "timeouts": {"heartbeat": "1s", "lease": "5s", "collective": "30s", "form": "60s", "replacement": "30s"},
-     "max_recoveries": 10, "threads_per_worker": 1})",
+     "max_recoveries": 10, "threads_per_worker": 1, "device": "auto"})",
                                  "want");
   ASSERT_TRUE(want.ok()) << want.status();
   EXPECT_EQ(spec->DebugString(), want->DebugString());
@@ -99,6 +99,7 @@ TEST(JobSpecTest, RefusesBadFieldsByName) {
       {R"("model":{"heads":3})", "model.heads", "does not divide model.width 128"},
       {R"("model":{"context":0})", "model.context", "is 0"},
       {R"("model":{"vocab":255})", "model.vocab", "is 255; give 256"},
+      {R"("device":"tpu")", "device", "\"tpu\" is unknown; use auto or cpu or cuda"},
       {R"("workload":"replay")", "workload",
        "\"replay\" is not available yet; use gpt or attached"},
       {R"("workload":"bert")", "workload", "\"bert\" is unknown; use gpt or attached"},

@@ -3,11 +3,28 @@
 #include <algorithm>
 
 #include "common/control_file.h"
+#include "common/device_arena.h"
 #include "common/dtype.h"
 #include "coordinator/layout.h"
 
 namespace tessera {
 namespace {
+
+int64_t SumOf(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
+  int64_t sum = 0;
+  for (const v1::Slot& slot : slots) sum += slot.bytes();
+  return sum;
+}
+
+v1::GpuForecast ForecastGpu(const v1::Layout& layout) {
+  v1::GpuForecast gpu;
+  gpu.set_unsharded_bytes(SumOf(layout.unsharded_slots()));
+  gpu.set_unsharded_gradient_bytes(SumOf(layout.gradient_slots()));
+  gpu.set_staging_bytes(layout.staging_bytes());
+  gpu.set_total_bytes(gpu.unsharded_bytes() + gpu.unsharded_gradient_bytes() + gpu.staging_bytes());
+  gpu.set_allocated_bytes(DeviceArenaOf(layout).bytes);
+  return gpu;
+}
 
 // Every rank has shards of the same length.
 v1::RankForecast ForecastRank(const v1::Plan& plan, const v1::Layout& layout) {
@@ -33,26 +50,22 @@ v1::RankForecast ForecastRank(const v1::Plan& plan, const v1::Layout& layout) {
                          rank.gradient_bytes() - rank.optimizer_bytes() - rank.undo_bytes() -
                          rank.record_bytes());
   rank.set_mapped_bytes(RoundUp(rank.private_total_bytes(), kPageBytes));
+  if (layout.device() == v1::CUDA) *rank.mutable_gpu() = ForecastGpu(layout);
   return rank;
-}
-
-int64_t SumOf(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
-  int64_t sum = 0;
-  for (const v1::Slot& slot : slots) sum += slot.bytes();
-  return sum;
 }
 
 v1::HostForecast ForecastHost(const v1::Layout& layout, int local_ranks) {
   v1::HostForecast host;
-  host.set_unsharded_bytes(SumOf(layout.unsharded_slots()));
-  host.set_unsharded_gradient_bytes(local_ranks * SumOf(layout.gradient_slots()));
+  const bool shared = layout.device() != v1::CUDA;
+  host.set_unsharded_bytes(shared ? SumOf(layout.unsharded_slots()) : 0);
+  host.set_unsharded_gradient_bytes(shared ? local_ranks * SumOf(layout.gradient_slots()) : 0);
   host.set_control_bytes(
       ControlFileBytes(local_ranks, layout.unsharded_slots_size(), layout.gradient_slots_size()));
   host.set_shared_total_bytes(host.unsharded_bytes() + host.unsharded_gradient_bytes() +
                               host.staging_bytes() + host.control_bytes());
   int64_t unsharded_end = 0;
   for (const v1::Slot& slot : layout.unsharded_slots()) {
-    unsharded_end = std::max(unsharded_end, slot.offset_bytes() + slot.bytes());
+    if (shared) unsharded_end = std::max(unsharded_end, slot.offset_bytes() + slot.bytes());
   }
   host.set_unsharded_file_bytes(RoundUp(unsharded_end, kPageBytes));
   host.set_gradient_file_bytes(RoundUp(local_ranks * layout.gradient_stride_bytes(), kPageBytes));

@@ -84,7 +84,9 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
                            MakePlan(model, resolved.wrap(), resolved.mixed_precision()));
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
   planned.forecast = ForecastOf(planned.plan, planned.layout, resolved);
-  if (resolved.memory().unshard() == "auto") {
+  if (resolved.memory().unshard() == "auto" && planned.layout.device() == v1::CUDA) {
+    planned.layout.add_notes("memory.unshard auto took slots, since GPUs share no memory.");
+  } else if (resolved.memory().unshard() == "auto") {
     TESSERA_ASSIGN_OR_RETURN(*planned.layout.add_notes(), WhyResident(planned, resolved));
   }
   return planned;
@@ -114,6 +116,11 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
     return InvalidField("model",
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
                         "give the workload attached and a program that trains this model");
+  }
+  if (gpt && resolved.device() == "cuda") {
+    return InvalidField("device",
+                        "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
+                        "attach a program that computes on GPUs");
   }
   TESSERA_RETURN_IF_ERROR(CheckDTypes(plan));
   if (resolved.mesh().strategy() != "full_shard") {

@@ -90,6 +90,35 @@ TEST(JobPlannerTest, AutoTakesResidentAndSaysWhy) {
               HasSubstr("the host maps 19259392 bytes; slots would map 21008384."));
 }
 
+constexpr char kCudaBFloat16[] =
+    R"(,"device":"cuda","mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32"})";
+
+// The same units with two bytes an element: a slot of 82,432 bytes for the root and two of 396,544.
+TEST(JobPlannerTest, GpuJobByHand) {
+  const JobPlan planned = Planned(Job(kCudaBFloat16), 2);
+  EXPECT_EQ(planned.layout.device(), v1::CUDA);
+  EXPECT_EQ(planned.layout.staging_bytes(), 198'272 * 4);
+  const v1::RankForecast& rank = planned.forecast.ranks(1);
+  EXPECT_EQ(rank.parameter_bytes(), 1'668'608);
+  EXPECT_EQ(rank.mapped_bytes(), 7'868'416);
+  EXPECT_EQ(rank.gpu().unsharded_bytes(), 875'520);
+  EXPECT_EQ(rank.gpu().unsharded_gradient_bytes(), 875'520);
+  EXPECT_EQ(rank.gpu().staging_bytes(), 793'088);
+  EXPECT_EQ(rank.gpu().total_bytes(), 2'544'128);
+  EXPECT_EQ(rank.gpu().allocated_bytes(), 876'544 + 876'544 + 794'624);
+  const v1::HostForecast& host = planned.forecast.hosts(0);
+  EXPECT_EQ(host.unsharded_bytes(), 0);
+  EXPECT_EQ(host.unsharded_gradient_bytes(), 0);
+  EXPECT_EQ(host.staging_bytes(), 0);
+  EXPECT_EQ(host.unsharded_file_bytes(), 0);
+  EXPECT_EQ(host.gradient_file_bytes(), 0);
+  EXPECT_EQ(host.mapped_bytes(), 12'288);
+  EXPECT_EQ(host.shared_total_bytes(), 12'288);
+  ASSERT_EQ(planned.layout.notes_size(), 1);
+  EXPECT_EQ(planned.layout.notes(0), "memory.unshard auto took slots, since GPUs share no memory.");
+  EXPECT_FALSE(Planned(Job(), 2).forecast.ranks(0).has_gpu());
+}
+
 TEST(JobPlannerTest, OneRankSendsNothing) {
   EXPECT_EQ(Planned(Job(), 1).forecast.wire_bytes_per_step(), 0);
 }
@@ -210,6 +239,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   const std::string spec =
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
   std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
+      {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "float64 is not available yet; use float32, bfloat16 or float16"},
       {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",

@@ -37,6 +37,14 @@ absl::Status CheckMesh(const v1::JobSpec& resolved, int world_size) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> TakesResident(const v1::JobSpec& resolved, v1::Device device) {
+  const std::string& unshard = resolved.memory().unshard();
+  if (device != v1::CUDA) return unshard != "slots";
+  if (unshard != "resident") return false;
+  return InvalidField("memory.unshard",
+                      "is resident, which is for ranks that share memory; GPUs take slots or auto");
+}
+
 absl::StatusOr<v1::UnitLayout> LayOutUnit(const v1::Unit& unit, const v1::WrapSpec& wrap,
                                           int shard_count) {
   std::vector<int64_t> numels;
@@ -148,7 +156,10 @@ void PlaceGradients(const v1::Plan& plan, bool accumulate, v1::Layout* layout) {
   } else {
     PlaceSlots(NeedsOf(plan, *layout, AnyUnit), /*spares=*/1, /*min_slots=*/0, slots);
   }
-  layout->set_gradient_stride_bytes(RoundUp(EndOf(*slots), kPageBytes));
+  // Of a file; a GPU's slots are in none.
+  if (layout->device() != v1::CUDA) {
+    layout->set_gradient_stride_bytes(RoundUp(EndOf(*slots), kPageBytes));
+  }
 }
 
 // Hands out regions of the rank file one after the other.
@@ -196,9 +207,23 @@ void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layou
   file->set_total_bytes(cursor.end());
 }
 
+// Where gradients have to be cast before they are reduced, which on CPUs needs no memory.
+int64_t StagingBytes(const v1::Plan& plan, const v1::Layout& layout) {
+  int64_t bytes = 0;
+  for (int i = 0; i < plan.units_size(); ++i) {
+    const v1::Unit& unit = plan.units(i);
+    if (unit.reduce_dtype() == unit.param_dtype()) continue;
+    bytes = std::max(bytes, layout.units(i).padded_numel() * DTypeBytes(unit.reduce_dtype()));
+  }
+  return bytes;
+}
+
 absl::Status CheckTotal(const v1::Layout& layout) {
-  const __int128 per_rank =
-      __int128{layout.gradient_stride_bytes()} + layout.rank_file().total_bytes();
+  __int128 per_rank = __int128{layout.gradient_stride_bytes()} + layout.rank_file().total_bytes();
+  if (layout.device() == v1::CUDA) {
+    per_rank += __int128{EndOf(layout.unsharded_slots())} + EndOf(layout.gradient_slots()) +
+                layout.staging_bytes();
+  }
   if (per_rank * layout.world_size() + EndOf(layout.unsharded_slots()) <= kMaxTotalBytes)
     return absl::OkStatus();
   return InvalidField(
@@ -220,7 +245,8 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& r
   layout.set_sharding_strategy(v1::FULL_SHARD);
   layout.set_shard_count(world_size);
   layout.set_replica_count(1);
-  const bool resident = resolved.memory().unshard() != "slots";
+  layout.set_device(resolved.device() == "cuda" ? v1::CUDA : v1::CPU);
+  TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, layout.device()));
   layout.set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
   // What is always whole is not gathered ahead.
   layout.set_prefetch(resident ? 0 : static_cast<int32_t>(resolved.memory().prefetch()));
@@ -238,6 +264,7 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& r
                max_live == 0 ? 0 : max_live + layout.prefetch(), layout.mutable_unsharded_slots());
   }
   PlaceGradients(plan, resolved.memory().accumulate_unsynchronized(), &layout);
+  if (layout.device() == v1::CUDA) layout.set_staging_bytes(StagingBytes(plan, layout));
   PlaceRankFile(plan, OptimizerStateArrays(resolved.optimizer()), &layout);
   TESSERA_RETURN_IF_ERROR(CheckTotal(layout));
   layout.set_layout_fingerprint(LayoutFingerprint(layout, layout.units()));

@@ -14,6 +14,9 @@
 // Resident (memory.unshard resident or auto): instead of unsharded slots that take turns, a place
 // for each unit with elements, and nothing is gathered ahead.
 //
+// CUDA (device cuda): the slots are of each GPU's own buffer, which has a staging buffer beside
+// them; the host has no unsharded and gradient files.
+//
 // Rank file: step record; master shards of all units in plan order; reduced gradient shards; the
 // optimizer's state; undo. Each unit's part of each starts at a multiple of kRegionAlignBytes.
 // Units without elements take no place anywhere, and their offsets are 0.
@@ -36,8 +39,8 @@ inline constexpr int64_t kRegionAlignBytes = 64;
 bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout);
 
 // INVALID_ARGUMENT: world_size is not in [1, kMaxWorkers], mesh.strategy is not full_shard or
-// mesh.replicas not 1 (others come later), an alignment is out of range, or the buffers of all
-// ranks together take more than 2^62 bytes.
+// mesh.replicas not 1 (others come later), memory.unshard is resident and the device cuda, an
+// alignment is out of range, or the buffers of all ranks together take more than 2^62 bytes.
 absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& resolved,
                                       int world_size);
 

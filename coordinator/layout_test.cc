@@ -30,6 +30,8 @@ v1::JobSpec Job(const std::string& more = "", const std::string& unshard = "slot
 // No padding anywhere but between regions and slots.
 constexpr char kTight[] = R"(,"wrap":{"param_align_bytes":0,"shard_align_bytes":0})";
 
+constexpr char kCuda[] = R"(,"device":"cuda")";
+
 void AddUnit(const std::string& fqn, std::vector<int64_t> numels, int enclosing, v1::Plan* plan,
              v1::DType param_dtype = v1::FLOAT32) {
   v1::Unit* unit = plan->add_units();
@@ -226,6 +228,36 @@ TEST(LayoutTest, SgdKeepsWhatItNeeds) {
   EXPECT_EQ(Layout(plan, job, 1).rank_file().total_bytes(), 4160 + 32 * 8 + 32 * 4);
   job.mutable_optimizer()->set_momentum(0.9);
   EXPECT_EQ(Layout(plan, job, 1).rank_file().total_bytes(), 4160 + 32 * 12 + 32 * 8);
+}
+
+TEST(LayoutTest, AGpuStagesTheLargestUnitThatIsCast) {
+  v1::Plan plan = NestedPlan();
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 0);
+  plan.mutable_units(1)->set_reduce_dtype(v1::BFLOAT16);  // a.y: 20 elements
+  plan.mutable_units(2)->set_reduce_dtype(v1::BFLOAT16);  // a: 30
+  plan.mutable_units(3)->set_param_dtype(v1::BFLOAT16);   // b.x: 40, gathered and reduced alike
+  plan.mutable_units(3)->set_reduce_dtype(v1::BFLOAT16);
+  plan.mutable_units(4)->set_param_dtype(v1::BFLOAT16);  // b.y: 5, padded to 6
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 60);
+  plan.mutable_units(2)->set_reduce_dtype(v1::FLOAT32);
+  plan.mutable_units(1)->set_reduce_dtype(v1::FLOAT32);
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 24);
+  // A CPU casts as it reads.
+  EXPECT_EQ(MakeLayout(plan, Job(kTight), 2)->staging_bytes(), 0);
+}
+
+TEST(LayoutTest, AGpuTakesSlotsAndHasNoPartOfTheGradientFile) {
+  const v1::Layout cpu = *MakeLayout(NestedPlan(), Job(), 2);
+  for (const char* unshard : {"auto", "slots"}) {
+    const v1::Layout gpu = *MakeLayout(NestedPlan(), Job(kCuda, unshard), 2);
+    EXPECT_EQ(gpu.device(), v1::CUDA);
+    EXPECT_EQ(gpu.unshard_mode(), v1::SLOTS);
+    EXPECT_EQ(gpu.gradient_stride_bytes(), 0);
+    EXPECT_EQ(gpu.unsharded_slots_size(), cpu.unsharded_slots_size());
+    EXPECT_NE(gpu.layout_fingerprint(), cpu.layout_fingerprint());
+  }
+  EXPECT_EQ(cpu.device(), v1::CPU);
+  EXPECT_EQ(Field(MakeLayout(NestedPlan(), Job(kCuda, "resident"), 2).status()), "memory.unshard");
 }
 
 TEST(LayoutTest, HeaderSaysWhatItIs) {

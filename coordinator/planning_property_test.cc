@@ -265,11 +265,28 @@ void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout,
   }
 }
 
+// The one host, from what it shares: bytes of all unsharded slots, of a rank's gradient slots, and
+// of the unsharded file.
+void CheckHost(const JobPlan& planned, int64_t unsharded, int64_t gradients,
+               int64_t unsharded_file) {
+  const int ranks = planned.layout.world_size();
+  const v1::HostForecast& host = planned.forecast.hosts(0);
+  EXPECT_EQ(host.unsharded_bytes(), unsharded);
+  EXPECT_EQ(host.unsharded_gradient_bytes(), ranks * gradients);
+  EXPECT_EQ(host.shared_total_bytes(), unsharded + ranks * gradients + host.control_bytes());
+  EXPECT_EQ(host.unsharded_file_bytes(), unsharded_file);
+  EXPECT_EQ(host.gradient_file_bytes(), ranks * planned.layout.gradient_stride_bytes());
+  EXPECT_EQ(host.mapped_bytes(),
+            unsharded_file + host.gradient_file_bytes() + host.control_bytes());
+  EXPECT_EQ(host.mapped_bytes(),
+            host.unsharded_file_bytes() + host.gradient_file_bytes() + host.control_file_bytes());
+}
+
 void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   const v1::Layout& layout = planned.layout;
   Intervals rank_file, unsharded, gradients;
   rank_file.Add(0, layout.rank_file().record_bytes(), 64);
-  int64_t parameters = 0, own_parameters = 0, optimizer = 0, wire = 0, largest = 0;
+  int64_t parameters = 0, own_parameters = 0, optimizer = 0, wire = 0, largest = 0, staging = 0;
   for (int i = 0; i < layout.units_size(); ++i) {
     const v1::UnitLayout& unit = layout.units(i);
     CheckUnit(planned.plan.units(i), unit, job, layout.shard_count());
@@ -284,6 +301,10 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
     parameters += unit.shard_numel() * 4;
     optimizer += unit.shard_numel() * 8;
     largest = std::max(largest, unit.shard_numel() * 12);
+    if (planned.plan.units(i).reduce_dtype() != planned.plan.units(i).param_dtype()) {
+      staging =
+          std::max(staging, unit.padded_numel() * DTypeBytes(planned.plan.units(i).reduce_dtype()));
+    }
     const int64_t gather =
         DTypeBytes(planned.plan.units(i).param_dtype()) * (i + 1 < layout.units_size() ? 2 : 1);
     wire += (unit.padded_numel() - unit.shard_numel()) *
@@ -302,27 +323,25 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   } else {
     CheckSlots(planned.plan, layout, layout.gradient_slots(), &gradients);
   }
-  EXPECT_EQ(layout.gradient_stride_bytes(), RoundUp(gradients.CheckedEnd(), 4096));
+  const bool gpu = layout.device() == v1::CUDA;
+  const int64_t unsharded_file = RoundUp(unsharded.CheckedEnd(), 4096);
+  const int64_t gradient_part = RoundUp(gradients.CheckedEnd(), 4096);
+  EXPECT_EQ(layout.gradient_stride_bytes(), gpu ? 0 : gradient_part);
   for (const v1::RankForecast& rank : planned.forecast.ranks()) {
     EXPECT_EQ(rank.parameter_bytes(), own_parameters);
     EXPECT_EQ(rank.gradient_bytes(), parameters);
     EXPECT_EQ(rank.optimizer_bytes(), optimizer);
     EXPECT_EQ(rank.padding_bytes(), layout.rank_file().total_bytes() - rank_file.sum());
     EXPECT_EQ(rank.mapped_bytes(), RoundUp(layout.rank_file().total_bytes(), 4096));
+    EXPECT_EQ(rank.has_gpu(), gpu);
+    if (!gpu) continue;
+    EXPECT_EQ(rank.gpu().total_bytes(), unsharded.sum() + gradients.sum() + staging);
+    EXPECT_EQ(rank.gpu().allocated_bytes(),
+              unsharded_file + gradient_part + RoundUp(staging, 4096));
   }
-  const int ranks = layout.world_size();
-  const v1::HostForecast& host = planned.forecast.hosts(0);
-  EXPECT_EQ(planned.forecast.ranks_size(), ranks);
-  EXPECT_EQ(host.unsharded_bytes(), unsharded.sum());
-  EXPECT_EQ(host.unsharded_gradient_bytes(), ranks * gradients.sum());
-  EXPECT_EQ(host.shared_total_bytes(),
-            unsharded.sum() + ranks * gradients.sum() + host.control_bytes());
-  EXPECT_EQ(host.mapped_bytes(), RoundUp(unsharded.CheckedEnd(), 4096) +
-                                     ranks * layout.gradient_stride_bytes() + host.control_bytes());
-  EXPECT_EQ(host.unsharded_file_bytes(), RoundUp(unsharded.CheckedEnd(), 4096));
-  EXPECT_EQ(host.gradient_file_bytes(), ranks * layout.gradient_stride_bytes());
-  EXPECT_EQ(host.unsharded_file_bytes() + host.gradient_file_bytes() + host.control_file_bytes(),
-            host.mapped_bytes());
+  EXPECT_EQ(planned.forecast.ranks_size(), layout.world_size());
+  CheckHost(planned, gpu ? 0 : unsharded.sum(), gpu ? 0 : gradients.sum(),
+            gpu ? 0 : unsharded_file);
   EXPECT_EQ(planned.forecast.wire_bytes_per_step(), wire);
 }
 
@@ -333,6 +352,7 @@ TEST(PlanningPropertyTest, EveryPlanLayoutAndForecastHoldsTogether) {
     const Tree tree = maker.Make();
     v1::JobSpec job = maker.Job(tree);
     if (seed % 2 == 1) job.mutable_memory()->set_unshard("slots");
+    if (seed % 5 == 1) job.set_device("cuda");
     const int world_size = 1 + maker.Below(9);
     const auto planned = PlanJob(job, world_size);
     ASSERT_TRUE(planned.ok()) << planned.status();

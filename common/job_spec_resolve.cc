@@ -63,12 +63,16 @@ absl::Status ResolveName(const v1::JobSpec& spec) {
 }
 
 absl::Status ResolveModel(v1::ModelSource* model) {
-  const int sources = model->has_builtin() + model->has_spec() + model->has_file();
-  if (sources > 1) return InvalidField("model", "has several of builtin, spec and file; give one");
-  if (model->has_spec() || model->has_file()) {
+  if (model->has_built() && !model->built()) model->clear_built();
+  const int sources =
+      model->has_builtin() + model->has_spec() + model->has_file() + model->has_built();
+  if (sources > 1) {
+    return InvalidField("model", "has several of builtin, spec, file and built; give one");
+  }
+  if (model->has_spec() || model->has_file() || model->has_built()) {
     if (model->has_layers() || model->has_width() || model->has_heads() || model->has_context() ||
         model->has_vocab() || model->has_attention()) {
-      return InvalidField("model", "has sizes of a builtin model beside spec or file; drop them");
+      return InvalidField("model", "has sizes of a builtin model beside another; drop them");
     }
     if (model->has_file() && model->file().empty()) {
       return InvalidField("model.file", "is \"\"; give the path of a ModelSpec in JSON");
@@ -141,13 +145,32 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
 }
 
+// The program of a job whose model is built says what its units are.
+absl::Status ResolveBuilt(v1::JobSpec* spec) {
+  if (spec->workload() != "attached") {
+    return InvalidField("workload", absl::StrCat("is ", spec->workload(),
+                                                 ", and model.built is for programs of your own; "
+                                                 "give attached"));
+  }
+  v1::WrapSpec said = spec->wrap();
+  said.clear_policy();
+  said.clear_root_unit();
+  said.clear_param_align_bytes();
+  said.clear_shard_align_bytes();
+  TESSERA_DEFAULT(spec->mutable_wrap(), policy, "annotated");
+  if (spec->wrap().policy() == "annotated" && said.ByteSizeLong() == 0) return absl::OkStatus();
+  return InvalidField("wrap",
+                      "says which modules are units, and with model.built the program says so "
+                      "(AutoWrap takes a policy); give root_unit and the alignments alone");
+}
+
 absl::Status ResolveWrap(bool builtin, v1::WrapSpec* wrap) {
   if (!wrap->has_policy() && !builtin && wrap->wrap_classes().empty()) {
     return InvalidField("wrap.policy", "is absent; give class with wrap_classes, or none");
   }
   TESSERA_DEFAULT(wrap, policy, "class");
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("wrap.policy", wrap->policy(), {"class", "none"},
-                                     {"size", "always", "annotated"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("wrap.policy", wrap->policy(), {"class", "none", "annotated"},
+                                     {"size", "always"}));
   if (wrap->policy() == "class" && wrap->wrap_classes().empty()) {
     if (!builtin)
       return InvalidField("wrap.wrap_classes", "is empty; name the classes that become units");
@@ -292,6 +315,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
       CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
+  if (spec.model().built()) TESSERA_RETURN_IF_ERROR(ResolveBuilt(&spec));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));
   TESSERA_RETURN_IF_ERROR(ResolveMixedPrecision(spec.mutable_mixed_precision()));
   TESSERA_RETURN_IF_ERROR(ResolveMesh(spec.mutable_mesh()));

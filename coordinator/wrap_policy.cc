@@ -66,7 +66,9 @@ absl::StatusOr<std::vector<bool>> ChooseUnits(const ModelIndex& index, const v1:
   const std::string& policy = wrap.policy();
   if (policy == "class") {
     TESSERA_RETURN_IF_ERROR(ChooseByClass(index, wrap, &units));
-  } else if (policy == "size" || policy == "always" || policy == "annotated") {
+  } else if (policy == "annotated") {
+    for (size_t i = 1; i < units.size(); ++i) units[i] = index.modules()[i].spec->wrap();
+  } else if (policy == "size" || policy == "always") {
     return InvalidField("wrap.policy",
                         absl::StrCat("\"", policy, "\" is not available yet; use class or none"));
   } else if (policy != "none") {

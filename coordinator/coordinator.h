@@ -170,7 +170,6 @@ class Coordinator {
   // coordinator_rendezvous.cc
   void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Passes on what has come due.
   void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator.cc. What is to be called without the lock, in order.

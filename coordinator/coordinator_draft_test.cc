@@ -110,7 +110,7 @@ TEST_F(CoordinatorDraftTest, TheRootOfEveryRankSealsThePlanAndFormsTheJob) {
   const auto log = coordinator_.WatchJob("built");
   ASSERT_TRUE(log.ok());
   std::vector<v1::JobState> states;
-  for (const v1::WatchJobResponse& event : (*log)->Read(0).events) {
+  for (const v1::WatchJobResponse& event : (*log)->Read(0, 64).events) {
     if (states.empty() || states.back() != event.job().state())
       states.push_back(event.job().state());
   }

@@ -8,6 +8,7 @@
 // block 1), "hang" (never wraps block 1); "tie" on every rank.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

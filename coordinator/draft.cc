@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
+#include "common/wrap_config.h"
 #include "coordinator/draft_module.h"
 
 namespace tessera {
@@ -151,6 +152,9 @@ absl::Status Draft::CheckNew(int rank, const v1::ModuleAnnouncement& announcemen
                                  " before it changes the model's dtype to ", dtypes_[changed],
                                  ", which another rank has changed without it"));
   }
+  v1::WrapConfig defaults = announcement.defaults(), overrides = announcement.overrides();
+  TESSERA_RETURN_IF_ERROR(CanonicaliseWrapConfig("defaults.", &defaults));
+  TESSERA_RETURN_IF_ERROR(CanonicaliseWrapConfig("overrides.", &overrides));
   if (announcement.has_policy()) TESSERA_RETURN_IF_ERROR(CheckPolicy(announcement.policy()));
   TESSERA_RETURN_IF_ERROR(CheckPlaces(announcement));
   return CheckAnnounced(announcement, [this](const std::string& parameter) -> std::string {
@@ -190,6 +194,8 @@ absl::StatusOr<SealedUnits> Draft::Plan(const v1::ModuleAnnouncement& announceme
   *open.mutable_module() = WithoutStubs(announcement);
   *open.mutable_defaults() = announcement.defaults();
   *open.mutable_overrides() = announcement.overrides();
+  if (announcement.has_policy()) *open.mutable_policy() = announcement.policy();
+  const auto& full_precision = resolved_.mixed_precision().ignored_classes();
   std::set<std::string> chosen;
   if (announcement.has_policy()) {
     TESSERA_ASSIGN_OR_RETURN(const SealedUnits units,
@@ -199,12 +205,12 @@ absl::StatusOr<SealedUnits> Draft::Plan(const v1::ModuleAnnouncement& announceme
   } else {
     chosen.insert(fqn);
   }
-  Annotate(open, chosen, open.mutable_module());
+  AnnotateUnits(open, chosen, full_precision, open.mutable_module());
   TESSERA_ASSIGN_OR_RETURN(
       const SealedUnits units,
       PlanModule(resolved_, world_size_, fqn, open.module(), Annotated(), chosen.count(fqn) > 0));
   v1::ModuleAnnouncement whole = announcement;
-  Annotate(announcement, chosen, whole.mutable_module());
+  AnnotateUnits(announcement, chosen, full_precision, whole.mutable_module());
   *annotated = WithSealed(whole, [this](const std::string& sealed) -> const v1::Module& {
     return modules_.at(sealed);
   });
@@ -275,7 +281,7 @@ absl::Status Draft::ChangeDType(int rank, int number, absl::string_view dtype_na
                                  ", and another rank to ", dtypes_[index]));
   }
   if (index < changed) return absl::OkStatus();  // a repetition
-  if (finished(rank) || records_.count("") > 0) {
+  if (finished(rank) || (index == dtypes_.size() && records_.count("") > 0)) {
     return WithReason(absl::FailedPreconditionError(absl::StrCat(
                           "rank ", rank, " changes the model's dtype to ", dtype,
                           " after the root was wrapped, which fixed the plan; change it before")),
@@ -297,7 +303,8 @@ absl::Status Draft::ApplyDType(const std::string& dtype) {
         PlanModule(resolved_, world_size_, fqn, module, Annotated(), /*wraps_itself=*/true));
     for (const SealedUnit& sealed : planned) {
       if (sealed.unit.parameters().empty()) continue;
-      if (!CutAlike(sealed.layout, units_.at(sealed.unit.fqn()).layout)) {
+      const auto before = units_.find(sealed.unit.fqn());
+      if (before == units_.end() || !CutAlike(sealed.layout, before->second.layout)) {
         return WithReason(
             absl::FailedPreconditionError(absl::StrCat(
                 "unit ", Shown(sealed.unit.fqn()), " is sealed, and in ", dtype,
@@ -319,9 +326,7 @@ absl::StatusOr<v1::JobSpec> Draft::Seal() const {
   if (!complete()) return absl::FailedPreconditionError("not every rank has wrapped the root");
   v1::JobSpec sealed = resolved_;
   v1::WrapSpec wrap = Annotated();
-  wrap.set_root_unit(resolved_.wrap().root_unit());
-  wrap.set_param_align_bytes(resolved_.wrap().param_align_bytes());
-  wrap.set_shard_align_bytes(resolved_.wrap().shard_align_bytes());
+  CopyJobsWrap(resolved_, &wrap);
   *sealed.mutable_wrap() = std::move(wrap);
   sealed.mutable_model()->clear_built();
   v1::ModelSpec* spec = sealed.mutable_model()->mutable_spec();

@@ -10,6 +10,7 @@
 #include "common/errors.h"
 #include "common/model_spec.h"
 #include "common/status_macros.h"
+#include "common/wrap_config.h"
 #include "google/protobuf/util/message_differencer.h"
 
 namespace tessera {
@@ -23,6 +24,15 @@ std::string Shown(absl::string_view fqn) {
 
 std::set<std::string> StubsOf(const v1::ModuleAnnouncement& announcement) {
   return {announcement.sealed().begin(), announcement.sealed().end()};
+}
+
+bool IsOf(const google::protobuf::RepeatedPtrField<std::string>& classes,
+          const v1::Module& module) {
+  return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
+    const auto& bases = module.base_classes();
+    return !name.empty() && (module.class_name() == name ||
+                             std::find(bases.begin(), bases.end(), name) != bases.end());
+  });
 }
 
 // Nothing but its name.
@@ -189,14 +199,22 @@ v1::Module WithSealed(const v1::ModuleAnnouncement& announcement,
   return module;
 }
 
-void Annotate(const v1::ModuleAnnouncement& announcement, const std::set<std::string>& units,
-              v1::Module* module) {
+void AnnotateUnits(const v1::ModuleAnnouncement& announcement, const std::set<std::string>& units,
+                   const google::protobuf::RepeatedPtrField<std::string>& full_precision,
+                   v1::Module* module) {
+  v1::WrapConfig defaults = announcement.defaults(), overrides = announcement.overrides();
+  v1::WrapConfig full_defaults = defaults, full_overrides = overrides;
+  for (v1::WrapConfig* config : {&full_defaults, &full_overrides}) {
+    config->clear_param_dtype();
+    config->clear_reduce_dtype();
+  }
   const std::set<std::string> stubs = StubsOf(announcement);
   VisitModules(module, announcement.fqn(), [&](const std::string& fqn, v1::Module* visited) {
     if (fqn != announcement.fqn() && stubs.count(fqn) > 0) return false;
-    v1::WrapConfig config = announcement.defaults();
-    config.MergeFrom(visited->wrap_config());
-    config.MergeFrom(announcement.overrides());
+    const bool full = announcement.has_policy() && IsOf(full_precision, *visited);
+    v1::WrapConfig config = full ? full_defaults : defaults;
+    MergeWrapConfig(visited->wrap_config(), &config);
+    MergeWrapConfig(full ? full_overrides : overrides, &config);
     visited->clear_wrap();
     visited->clear_wrap_config();
     if (units.count(fqn) == 0) return true;

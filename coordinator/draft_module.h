@@ -39,9 +39,11 @@ v1::Module WithSealed(const v1::ModuleAnnouncement& announcement,
                       const std::function<const v1::Module&(const std::string& fqn)>& sealed);
 
 // Marks the modules that are units, with the settings of `announcement` around their own, and takes
-// annotations and settings from all others. Stubs are left alone.
-void Annotate(const v1::ModuleAnnouncement& announcement, const std::set<std::string>& units,
-              v1::Module* module);
+// annotations and settings from all others. Stubs are left alone. What a policy makes a unit of one
+// of `full_precision` classes (mixed_precision.ignored_classes) gets no dtypes but its own.
+void AnnotateUnits(const v1::ModuleAnnouncement& announcement, const std::set<std::string>& units,
+                   const google::protobuf::RepeatedPtrField<std::string>& full_precision,
+                   v1::Module* module);
 
 // `fqn` as seen from the module `from`, which encloses it.
 std::string RelativeFqn(absl::string_view fqn, absl::string_view from);

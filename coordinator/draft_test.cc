@@ -332,6 +332,108 @@ TEST(DraftTest, APolicyThatDoesNotFitNamesItsField) {
   EXPECT_EQ(Field(ignore.status()), "policy.ignore") << ignore.status();
 }
 
+// FairScale's test_auto_wrap (F4) and test_auto_wrap_skip_root_checks (F5): 30 elements a layer, 60
+// at least for a unit.
+constexpr char kSequential[] = R"({"class_name": "Sequential", "children": [
+    {"name": "0", "class_name": "Linear", "parameters": [
+        {"name": "w", "shape": [30], "dtype": "float32"}]},
+    {"name": "1", "class_name": "Sequential", "children": [
+        {"name": "0", "class_name": "Linear", "parameters": [
+            {"name": "w", "shape": [30], "dtype": "float32"}]},
+        {"name": "1", "class_name": "Linear", "parameters": [
+            {"name": "w", "shape": [30], "dtype": "float32"}]}]}]})";
+
+TEST(DraftTest, TheSizePolicyIsFairScales) {
+  Draft draft(Job(R"(, "wrap": {"root_unit": "by_policy"})"), 1);
+  const auto f4 = draft.Announce(
+      0, Announcement("f4", kSequential, R"(, "policy": {"policy": "size", "min_params": 60})"));
+  ASSERT_TRUE(f4.ok()) << f4.status();
+  EXPECT_THAT(Fqns(*f4), ElementsAre("f4.1"));
+  const auto f5 = draft.Announce(
+      0, Announcement("f5", kSequential, R"(, "policy": {"policy": "size", "min_params": 60,
+                                                        "skip_root_check": true})"));
+  ASSERT_TRUE(f5.ok()) << f5.status();
+  EXPECT_THAT(Fqns(*f5), ElementsAre("f5.1", "f5"));
+  const auto by_default =
+      draft.Announce(0, Announcement("small", kSequential, R"(, "policy": {"policy": "size"})"));
+  ASSERT_TRUE(by_default.ok()) << by_default.status();
+  EXPECT_THAT(Fqns(*by_default), ElementsAre());
+}
+
+TEST(DraftTest, APolicyDoesNotCountWhatIsSealed) {
+  Draft draft(Job(), 1);
+  ASSERT_TRUE(draft.Announce(0, Announcement("m.fc", kLinear)).ok());
+  const auto left = draft.Announce(0, Announcement("m", R"({"class_name": "Block",
+      "parameters": [{"name": "w", "shape": [59], "dtype": "float32"}],
+      "children": [{"name": "fc"}]})",
+                                                   R"(, "sealed": ["m.fc"],
+      "policy": {"policy": "size", "min_params": 60})"));
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_THAT(Fqns(*left), ElementsAre());
+  const auto wrapped = draft.Announce(0, Announcement("m", R"({"class_name": "Block",
+      "parameters": [{"name": "w", "shape": [59], "dtype": "float32"}],
+      "children": [{"name": "fc"}]})",
+                                                      R"(, "sealed": ["m.fc"],
+      "policy": {"policy": "size", "min_params": 59})"));
+  ASSERT_TRUE(wrapped.ok()) << wrapped.status();
+  EXPECT_THAT(Fqns(*wrapped), ElementsAre("m"));
+}
+
+// FairScale's auto_wrap_bn, and FSDP's classes that mixed precision ignores.
+TEST(DraftTest, BatchNormsOfAPolicyKeepFullPrecision) {
+  Draft draft(Job(R"(, "mixed_precision": {"param_dtype": "bfloat16"})"), 1);
+  const char block[] = R"({"class_name": "Block", "children": [
+      {"name": "conv", "class_name": "Conv", "parameters": [
+          {"name": "w", "shape": [8], "dtype": "float32"}]},
+      {"name": "bn", "class_name": "BatchNorm2d", "parameters": [
+          {"name": "w", "shape": [4], "dtype": "float32"}]}]})";
+  const auto answer = draft.Announce(0, Announcement("", block, R"(, "policy": {"policy": "always"},
+                                     "defaults": {"param_dtype": "float16"},
+                                     "overrides": {"reduce_dtype": "float16"})"));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_THAT(Fqns(*answer), ElementsAre("conv", "bn"));
+  EXPECT_EQ(answer->units(0).param_dtype(), v1::FLOAT16);
+  EXPECT_EQ(answer->units(0).reduce_dtype(), v1::FLOAT16);
+  EXPECT_EQ(answer->units(1).param_dtype(), v1::FLOAT32);
+  EXPECT_EQ(answer->units(1).reduce_dtype(), v1::FLOAT32);
+  const auto planned = PlanJob(*draft.Seal(), 1);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_TRUE(draft.CheckSealed(planned->plan, planned->layout).ok());
+}
+
+TEST(DraftTest, SettingsOfAUnitAreThoseOfItsPlan) {
+  Draft draft(Job(), 2);
+  const auto answer =
+      draft.Announce(0, Announcement("a", kLinear, R"(, "overrides": {"param_dtype": "bf16"})"));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->units(0).param_dtype(), v1::BFLOAT16);
+  // 128 bytes are 64 elements of bfloat16: half of 100 rounds up to 64.
+  EXPECT_EQ(answer->layouts(0).shard_numel(), 64);
+  const auto wrong =
+      draft.Announce(0, Announcement("b", kLinear, R"(, "defaults": {"param_dtype": "f33"})"));
+  EXPECT_EQ(Field(wrong.status()), "defaults.param_dtype") << wrong.status();
+}
+
+TEST(DraftTest, AUnitOfSeveralDTypesIsSplitWhereTheJobSaysSo) {
+  Draft draft(Job(R"(, "wrap": {"mixed_dtypes": "split"})"), 1);
+  const char mixed[] = R"({"parameters": [
+      {"name": "a", "shape": [4], "dtype": "float32"},
+      {"name": "b", "shape": [4], "dtype": "bfloat16"}]})";
+  const auto answer = draft.Announce(0, Announcement("m", mixed));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_THAT(Fqns(*answer), ElementsAre("m:bfloat16", "m"));
+  EXPECT_EQ(answer->units(0).parameters(0).fqn(), "m.b");
+  // One dtype for both would be one unit.
+  EXPECT_EQ(Reason(draft.ChangeDType(0, 1, "float32")), "UNIT_SEALED");
+  ASSERT_TRUE(
+      draft
+          .Announce(0, Announcement("", R"({"children": [{"name": "m"}]})", R"(, "sealed": ["m"])"))
+          .ok());
+  const auto planned = PlanJob(*draft.Seal(), 1);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_TRUE(draft.CheckSealed(planned->plan, planned->layout).ok());
+}
+
 // fairscale #437: a module all of whose parameters are in wrapped children.
 TEST(DraftTest, AUnitWithoutParametersIsLegal) {
   Draft draft(Job(), 1);

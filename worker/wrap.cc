@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/model_spec.h"
 #include "common/status_macros.h"
+#include "common/wrap_config.h"
 #include "worker/parameter_init.h"
 
 namespace tessera {
@@ -18,19 +19,6 @@ std::string LastSegment(const std::string& name) { return name.substr(name.rfind
 
 std::string Shown(const std::string& fqn) {
   return fqn.empty() ? "the root" : absl::StrCat("module \"", fqn, "\"");
-}
-
-absl::Status CheckConfig(const v1::WrapConfig& config) {
-  const std::pair<const char*, const std::string&> dtypes[] = {
-      {"config.param_dtype", config.param_dtype()},
-      {"config.reduce_dtype", config.reduce_dtype()},
-      {"config.buffer_dtype", config.buffer_dtype()}};
-  for (const auto& [field, dtype] : dtypes) {
-    if (dtype.empty()) continue;
-    const absl::StatusOr<DType> parsed = ParseDType(dtype);
-    if (!parsed.ok()) return InvalidField(field, parsed.status().message());
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckValues(const std::string& fqn, const WrapParameter& parameter) {
@@ -215,7 +203,7 @@ class Wrapping {
 };
 
 absl::StatusOr<EnableWrap> EnableWrap::Enter(WrapBuilder* builder, Defaults defaults) {
-  TESSERA_RETURN_IF_ERROR(CheckConfig(defaults.config));
+  TESSERA_RETURN_IF_ERROR(CanonicaliseWrapConfig("config.", &defaults.config));
   MutexLock lock(builder->mutex_);
   if (builder->scope_ != nullptr) {
     return absl::FailedPreconditionError(

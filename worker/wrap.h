@@ -91,7 +91,7 @@ class EnableWrap {
   };
 
   // FAILED_PRECONDITION: the builder is in a scope already, which goes on. INVALID_ARGUMENT: a
-  // dtype is none; no scope begins.
+  // setting is wrong; no scope begins.
   static absl::StatusOr<EnableWrap> Enter(WrapBuilder* builder, Defaults defaults);
 
   EnableWrap(EnableWrap&& other) noexcept : builder_(std::exchange(other.builder_, nullptr)) {}

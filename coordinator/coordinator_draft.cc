@@ -34,6 +34,7 @@ void Coordinator::FormDraftLocked(JobEntry& job, MemberId host, int world_size) 
   const int64_t generation =
       members_.Form(name, host, world_size, ToDuration(job.spec->timeouts().lease()));
   job.draft = std::make_shared<SharedDraft>(*job.spec, world_size);
+  job.built.assign(world_size, members_.now());
   job.lifecycle.SetGeneration(generation, world_size);
   job.lifecycle.SetReason(absl::StrCat("host ", members_.FindHost(host)->name, " starts ",
                                        world_size, " workers, which build the model"));

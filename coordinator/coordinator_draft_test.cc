@@ -192,6 +192,22 @@ TEST_F(CoordinatorDraftTest, ARankThatStopsBuildingIsNamedAfterTheDeadline) {
   EXPECT_THAT(job.reason(), HasSubstr("rank 1 on host node-a has announced no module for 1m"));
 }
 
+TEST_F(CoordinatorDraftTest, ARankThatFinishesBeforeAnotherJoinsIsNotWaitedFor) {
+  ASSERT_TRUE(Create(Built()).ok());
+  agent_ = JoinHost("node-a", 2, "built", nullptr, "/bin/trainer");
+  ranks_.push_back(JoinRank("built", 1, 0));
+  ASSERT_TRUE(Announce(0, Linear("a")).ok());
+  ASSERT_TRUE(Announce(0, Root()).ok());
+  ranks_.push_back(JoinRank("built", 1, 1));
+  const std::vector<Member> all = {agent_, ranks_[0], ranks_[1]};
+  Pass(absl::Seconds(50), all);
+  ASSERT_TRUE(Announce(1, Linear("a")).ok());
+  Pass(absl::Seconds(50), all);
+  EXPECT_EQ(Get("built").state(), v1::DRAFT) << Get("built").reason();
+  ASSERT_TRUE(Announce(1, Root()).ok());
+  EXPECT_EQ(Get("built").state(), v1::FORMING);
+}
+
 TEST_F(CoordinatorDraftTest, ADraftWithoutWorkersEndsAtTheDeadline) {
   ASSERT_TRUE(Create(Built()).ok());
   Pass(absl::Seconds(61));

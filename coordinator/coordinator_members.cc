@@ -126,7 +126,9 @@ absl::StatusOr<MemberId> Coordinator::JoinRankLocked(const v1::JoinRank& join,
   if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
     job->all_joined = true;
     job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
-    job->built.assign(generation.ranks.size(), members_.now());
+    for (absl::Time& built : job->built) {
+      if (built != absl::InfiniteFuture()) built = members_.now();
+    }
   }
   return member;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/model_spec.h"
 #include "common/status_macros.h"
@@ -73,13 +74,17 @@ absl::StatusOr<SealedUnits> PlanModule(const v1::JobSpec& resolved, int world_si
     wrap.set_root_unit("by_policy");
   }
   *part.mutable_wrap() = std::move(wrap);
-  TESSERA_ASSIGN_OR_RETURN(part, ResolveJobSpec(std::move(part)));
-  TESSERA_ASSIGN_OR_RETURN(const JobPlan planned, PlanJob(part, world_size));
-  for (int i = 0; i < planned.plan.units_size(); ++i) {
-    if (!is_root && planned.plan.units(i).fqn().empty()) continue;
-    units.push_back(
-        Renamed(planned.plan.units(i), planned.layout.units(i), fqn, is_root ? "" : kModuleName));
+  const auto planned = [&]() -> absl::StatusOr<JobPlan> {
+    TESSERA_ASSIGN_OR_RETURN(part, ResolveJobSpec(std::move(part)));
+    return PlanJob(part, world_size);
+  }();
+  // What it names is as seen from the module.
+  if (!planned.ok() && !fqn.empty()) {
+    return Annotate(planned.status(), absl::StrCat("in module \"", fqn, "\""));
   }
+  TESSERA_RETURN_IF_ERROR(planned.status());
+  for (int i = 0; i < planned->plan.units_size(); ++i)
+    units.push_back(Renamed(planned->plan.units(i), planned->layout.units(i), fqn));
   return units;
 }
 

@@ -360,6 +360,7 @@ TEST(DraftTest, TheSizePolicyIsFairScales) {
   EXPECT_THAT(Fqns(*by_default), ElementsAre());
 }
 
+// fairscale #649, which asserted on a tree that is partly wrapped.
 TEST(DraftTest, APolicyDoesNotCountWhatIsSealed) {
   Draft draft(Job(), 1);
   ASSERT_TRUE(draft.Announce(0, Announcement("m.fc", kLinear)).ok());

@@ -65,11 +65,6 @@ absl::Status HostWorkers::Complete(const v1::FormHost& form) {
     return absl::InternalError(
         "the coordinator formed this host again with other ranks than it has started");
   }
-  for (const Rank& rank : ranks_) {
-    if (!rank.handoff.has_value()) continue;
-    return absl::InternalError(absl::StrCat("the coordinator sealed the plan before rank ",
-                                            rank.rank, " was told who it is"));
-  }
   TESSERA_ASSIGN_OR_RETURN(files_, CreateHostFiles(form));
   form_ = form;
   PrepareHandoffs();
@@ -97,7 +92,7 @@ void HostWorkers::PrepareHandoffs() {
       fds.push_back(files_.ranks[i].fd());
     }
     for (const Rank& peer : ranks_) fds.push_back(peer.process.pidfd());
-    ranks_[i].handoff.emplace(ranks_[i].process.socket(), hello, std::move(fds));
+    ranks_[i].handoffs.emplace_back(ranks_[i].process.socket(), hello, std::move(fds));
   }
 }
 
@@ -106,7 +101,7 @@ std::vector<pollfd> HostWorkers::PollFds() const {
   for (const Rank& rank : ranks_) {
     if (rank.ended) continue;
     fds.push_back({rank.process.pidfd(), POLLIN, 0});
-    if (rank.handoff.has_value()) fds.push_back({rank.process.socket(), POLLOUT, 0});
+    if (!rank.handoffs.empty()) fds.push_back({rank.process.socket(), POLLOUT, 0});
   }
   return fds;
 }
@@ -115,15 +110,17 @@ std::vector<HostWorkers::Ended> HostWorkers::Advance() {
   std::vector<Ended> ended;
   for (Rank& rank : ranks_) {
     if (rank.ended) continue;
-    if (rank.handoff.has_value()) {
-      const absl::StatusOr<bool> sent = rank.handoff->Send();
+    while (!rank.handoffs.empty()) {
+      const absl::StatusOr<bool> sent = rank.handoffs.front().Send();
       // A worker that ended before its handoff is seen as such below; anything else that keeps it
       // from its rank is its end.
       if (!sent.ok() && !absl::IsUnavailable(sent.status())) {
         LogError(absl::StrCat("rank ", rank.rank, ": ", sent.status().ToString()));
         rank.process.Signal(SIGKILL);
       }
-      if (!sent.ok() || *sent) rank.handoff.reset();
+      if (!sent.ok()) rank.handoffs.clear();
+      if (!sent.ok() || !*sent) break;
+      rank.handoffs.pop_front();
     }
     const pid_t pid = rank.process.pid();
     if (const std::optional<ExitStatus> status = rank.process.TryReap(); status.has_value()) {

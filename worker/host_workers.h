@@ -14,8 +14,8 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,7 +72,7 @@ class HostWorkers {
     int rank;
     std::string incarnation;
     WorkerProcess process;
-    std::optional<HandoffSender> handoff = std::nullopt;  // until it is sent
+    std::deque<HandoffSender> handoffs = {};  // that are not sent yet
     bool ended = false;
     bool told_to_end = false;
   };

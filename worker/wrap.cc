@@ -203,6 +203,7 @@ class Wrapping {
 };
 
 absl::StatusOr<EnableWrap> EnableWrap::Enter(WrapBuilder* builder, Defaults defaults) {
+  if (builder == nullptr) return EnableWrap(nullptr);
   TESSERA_RETURN_IF_ERROR(CanonicaliseWrapConfig("config.", &defaults.config));
   MutexLock lock(builder->mutex_);
   if (builder->scope_ != nullptr) {

@@ -90,8 +90,8 @@ class EnableWrap {
     std::optional<v1::WrapSpec> policy = std::nullopt;
   };
 
-  // FAILED_PRECONDITION: the builder is in a scope already, which goes on. INVALID_ARGUMENT: a
-  // setting is wrong; no scope begins.
+  // In the scope of no builder nothing is wrapped. FAILED_PRECONDITION: the builder is in a scope
+  // already, which goes on. INVALID_ARGUMENT: a setting is wrong; no scope begins.
   static absl::StatusOr<EnableWrap> Enter(WrapBuilder* builder, Defaults defaults);
 
   EnableWrap(EnableWrap&& other) noexcept : builder_(std::exchange(other.builder_, nullptr)) {}

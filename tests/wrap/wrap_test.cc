@@ -146,6 +146,7 @@ TEST(WrapTest, OutsideAScopeAModuleStaysAsItIs) {
   EXPECT_TRUE(Wrap(nullptr, linear).ok());
   EXPECT_TRUE(AutoWrap(nullptr, linear).ok());
   { const EnableWrap scope = Enter(world.rank(0)); }
+  const EnableWrap of_nobody = Enter(nullptr);
   EXPECT_TRUE(Wrap(world.rank(0), linear).ok());
   EXPECT_FALSE(linear.wrapped);
   EXPECT_EQ(linear.parameters[0].values.size(), 5u);
@@ -305,6 +306,7 @@ TEST(WrapTest, NothingIsWrappedAfterTheRoot) {
   EXPECT_EQ(late.parameters[0].values.size(), 5u);
 }
 
+// fairscale #648.
 TEST(WrapTest, AModuleIsWrappedOnce) {
   World world(1);
   const EnableWrap scope = Enter(world.rank(0));

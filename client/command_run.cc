@@ -49,7 +49,9 @@ absl::Status FindOwnProgram(const v1::JobSpec& spec, std::vector<std::string>& p
 absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec loaded, LoadJob(input));
   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, ResolveJobSpec(std::move(loaded)));
+  if (spec.model().built()) TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, v1::Plan()));
   for (const int64_t world_size : {spec.mesh().min_workers(), spec.mesh().max_workers()}) {
+    if (spec.model().built()) break;  // what the ranks will build nobody knows yet
     TESSERA_ASSIGN_OR_RETURN(const JobPlan planned, PlanJob(spec, static_cast<int>(world_size)));
     TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, planned.plan));
   }

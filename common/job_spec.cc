@@ -136,6 +136,11 @@ absl::StatusOr<v1::ModelSpec> ModelOf(const v1::JobSpec& resolved) {
         "model.file",
         absl::StrCat("\"", model.file(), "\" was not read; send the file's content as model.spec"));
   }
+  if (model.built()) {
+    return InvalidField("model.built",
+                        "leaves the model to the ranks' program, so there is nothing "
+                        "to plan before it runs; give a spec");
+  }
   v1::ModelSpec spec;
   if (model.has_spec()) {
     spec = model.spec();

@@ -57,12 +57,16 @@ absl::Status ResolveName(const v1::JobSpec& spec) {
 }
 
 absl::Status ResolveModel(v1::ModelSource* model) {
-  const int sources = model->has_builtin() + model->has_spec() + model->has_file();
-  if (sources > 1) return InvalidField("model", "has several of builtin, spec and file; give one");
-  if (model->has_spec() || model->has_file()) {
+  if (model->has_built() && !model->built()) model->clear_built();
+  const int sources =
+      model->has_builtin() + model->has_spec() + model->has_file() + model->has_built();
+  if (sources > 1) {
+    return InvalidField("model", "has several of builtin, spec, file and built; give one");
+  }
+  if (model->has_spec() || model->has_file() || model->has_built()) {
     if (model->has_layers() || model->has_width() || model->has_heads() || model->has_context() ||
         model->has_vocab() || model->has_attention()) {
-      return InvalidField("model", "has sizes of a builtin model beside spec or file; drop them");
+      return InvalidField("model", "has sizes of a builtin model beside another; drop them");
     }
     if (model->has_file() && model->file().empty()) {
       return InvalidField("model.file", "is \"\"; give the path of a ModelSpec in JSON");
@@ -133,6 +137,28 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
                         absl::StrCat("is ", optimizer->final_lr_fraction(), "; give 0 to 1"));
   }
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
+}
+
+// The program of a job whose model is built says what its units are.
+absl::Status ResolveBuilt(v1::JobSpec* spec) {
+  if (spec->workload() != "attached") {
+    return InvalidField("workload", absl::StrCat("is ", spec->workload(),
+                                                 ", and model.built is for programs of your own; "
+                                                 "give attached"));
+  }
+  v1::WrapSpec said = spec->wrap();
+  said.clear_policy();
+  said.clear_root_unit();
+  said.clear_ties();
+  said.clear_mixed_dtypes();
+  said.clear_param_align_bytes();
+  said.clear_shard_align_bytes();
+  TESSERA_DEFAULT(spec->mutable_wrap(), policy, "annotated");
+  if (spec->wrap().policy() == "annotated" && said.ByteSizeLong() == 0) return absl::OkStatus();
+  return InvalidField(
+      "wrap",
+      "says which modules are units, and with model.built the program says so "
+      "(AutoWrap takes a policy); give root_unit, ties, mixed_dtypes and the alignments alone");
 }
 
 absl::Status ResolveCheckpoint(v1::CheckpointSpec* checkpoint) {
@@ -221,6 +247,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
       CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
+  if (spec.model().built()) TESSERA_RETURN_IF_ERROR(ResolveBuilt(&spec));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));
   TESSERA_RETURN_IF_ERROR(ResolveMixedPrecision(spec.mutable_mixed_precision()));
   TESSERA_RETURN_IF_ERROR(ResolveMesh(spec.mutable_mesh()));

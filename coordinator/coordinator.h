@@ -88,6 +88,9 @@ class Coordinator {
   // A serialized ListUnitsResponse.
   absl::StatusOr<std::shared_ptr<const std::string>> ListUnits(const v1::ListUnitsRequest& request);
   absl::Status ReportStats(const v1::ReportStatsRequest& request);
+  absl::StatusOr<v1::AnnounceModuleResponse> AnnounceModule(
+      const v1::AnnounceModuleRequest& request);
+  absl::Status ChangeModelDType(const v1::ChangeModelDTypeRequest& request);
   absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest& request);
   // OK: `done` is called once, as a sink is, maybe before this returns. An error: never.
   absl::Status FetchCommunicatorIds(const v1::FetchCommunicatorIdsRequest& request,
@@ -129,7 +132,16 @@ class Coordinator {
   // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
   static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_draft.cc
+  void FormDraftLocked(JobEntry& job, MemberId host, int world_size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<SharedDraft>> FindDraft(const v1::AnnounceModuleRequest& of);
+  void Built(const v1::AnnounceModuleRequest& of, bool finished, bool complete);
+  void SealLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckDraftDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_members.cc
   void WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink, absl::Duration heartbeat,
@@ -160,7 +172,6 @@ class Coordinator {
   // coordinator_rendezvous.cc
   void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Passes on what has come due.
   void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator.cc. What is to be called without the lock, in order.

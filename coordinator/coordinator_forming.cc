@@ -99,6 +99,7 @@ Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
 void Coordinator::ReserveLocked(JobEntry& job, MemberId host, int world_size) {
   job.reserved = true;
   members_.Reserve(host, job.lifecycle.proto().name());
+  if (job.lifecycle.state() == v1::DRAFT) return FormDraftLocked(job, host, world_size);
   LaterLocked([this, id = job.id, host, world_size, spec = job.spec, planned = job.planned] {
     absl::StatusOr<std::shared_ptr<const PlannedJob>> layout = planned;
     if (planned->world_size() != world_size) layout = PlannedJob::Create(*spec, world_size);
@@ -124,25 +125,33 @@ void Coordinator::FormLocked(JobEntry& job, MemberId host,
     return;
   }
   const int world_size = planned->world_size();
-  job.planned = planned;
+  job.planned = std::move(planned);
   const int64_t generation = members_.Form(job.lifecycle.proto().name(), host, world_size,
                                            ToDuration(job.spec->timeouts().lease()));
-  BeginRendezvousLocked(job, generation);
   job.lifecycle.SetGeneration(generation, world_size);
   job.lifecycle.SetReason(absl::StrCat("host ", member->name, " starts ", world_size, " workers"));
-  job.stats.emplace(planned->unit_count(), world_size);
+  SendFormLocked(job);
+}
+
+void Coordinator::SendFormLocked(JobEntry& job) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  BeginRendezvousLocked(job, generation.number);
+  job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   ChangedLocked(job);
-  const auto sink = sinks_.find(host);
+  const auto sink = sinks_.find(generation.host);
   if (sink == sinks_.end()) return;
-  LaterLocked([sink = sink->second, planned = std::move(planned), spec = job.spec, generation] {
-    v1::AttendResponse message;
-    *message.mutable_form_host() = planned->Form(*spec, generation);
-    sink->Send(std::move(message));
-  });
+  LaterLocked(
+      [sink = sink->second, planned = job.planned, spec = job.spec, number = generation.number] {
+        v1::AttendResponse message;
+        *message.mutable_form_host() = planned->Form(*spec, number);
+        sink->Send(std::move(message));
+      });
 }
 
 void Coordinator::CheckDeadlineLocked(JobEntry& job) {
-  if (job.lifecycle.state() != v1::FORMING || members_.now() < job.deadline) return;
+  const bool draft = job.lifecycle.state() == v1::DRAFT;
+  if (draft && job.all_joined) return CheckDraftDeadlineLocked(job);
+  if ((!draft && job.lifecycle.state() != v1::FORMING) || members_.now() < job.deadline) return;
   const std::string& name = job.lifecycle.proto().name();
   const std::string form = absl::FormatDuration(ToDuration(job.spec->timeouts().form()));
   Blame blame{absl::StatusCode::kDeadlineExceeded, "", std::nullopt};

@@ -35,6 +35,17 @@ std::string StateName(RankMember::State state) {
 // A rank that has joined at some time.
 bool HasProcess(const RankMember& rank) { return rank.state != RankMember::State::kMissing; }
 
+// FAILED_PRECONDITION (PLAN_NOT_SEALED): there is none yet.
+absl::StatusOr<std::shared_ptr<const PlannedJob>> PlannedOf(const JobEntry& job) {
+  if (job.planned != nullptr) return job.planned;
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat("job ", job.lifecycle.proto().name(), " is ",
+                                                 v1::JobState_Name(job.lifecycle.state()),
+                                                 " and has no plan: its ranks did not finish "
+                                                 "building the model")),
+      "PLAN_NOT_SEALED");
+}
+
 }  // namespace
 
 absl::StatusOr<Coordinator::JobEntry*> Coordinator::FindLocked(const std::string& name) {
@@ -80,13 +91,19 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     if (known.has_value()) return *std::move(known);
   }
   // Planning can take a while and heartbeats must not wait for it, so the lock is not held.
-  TESSERA_ASSIGN_OR_RETURN(auto planned,
-                           PlannedJob::Create(spec, static_cast<int>(spec.mesh().max_workers())));
-  TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, planned->planned().plan));
+  std::shared_ptr<const PlannedJob> planned;
+  if (!spec.model().built()) {
+    TESSERA_ASSIGN_OR_RETURN(planned,
+                             PlannedJob::Create(spec, static_cast<int>(spec.mesh().max_workers())));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckRunnable(spec, planned == nullptr ? v1::Plan() : planned->planned().plan));
   JobLifecycle lifecycle(name, spec.steps(), options_.clock->WallNow());
   if (request.validate_only()) return lifecycle.proto();
-  TESSERA_RETURN_IF_ERROR(lifecycle.Seal());
-  TESSERA_RETURN_IF_ERROR(lifecycle.Form());
+  if (planned != nullptr) {
+    TESSERA_RETURN_IF_ERROR(lifecycle.Seal());
+    TESSERA_RETURN_IF_ERROR(lifecycle.Form());
+  }
   lifecycle.SetReason(
       absl::StrCat("waits for a host with at least ", spec.mesh().min_workers(), " workers"));
 
@@ -310,7 +327,7 @@ absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& name
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
-    planned = job->planned;
+    TESSERA_ASSIGN_OR_RETURN(planned, PlannedOf(*job));
   }
   return planned->Header();
 }
@@ -321,7 +338,7 @@ absl::StatusOr<v1::ListPlanUnitsResponse> Coordinator::ListPlanUnits(
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
-    planned = job->planned;
+    TESSERA_ASSIGN_OR_RETURN(planned, PlannedOf(*job));
   }
   return planned->Page(request.page_size(), request.page_token());
 }
@@ -341,9 +358,10 @@ absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
     v1::RankStats* of_rank = stats.add_ranks();
     of_rank->set_rank(rank);
     of_rank->set_pid(member.pid);
-    of_rank->set_forecast_bytes(job->planned->ForecastBytes(rank));
+    if (job->planned != nullptr) of_rank->set_forecast_bytes(job->planned->ForecastBytes(rank));
     of_rank->set_measured_bytes(member.measured_bytes);
   }
+  if (job->planned == nullptr) return stats;
   const JobPlan& planned = job->planned->planned();
   for (int unit = 0; unit < job->planned->unit_count(); ++unit) {
     const v1::Unit& planned_unit = planned.plan.units(unit);

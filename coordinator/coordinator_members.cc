@@ -126,6 +126,9 @@ absl::StatusOr<MemberId> Coordinator::JoinRankLocked(const v1::JoinRank& join,
   if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
     job->all_joined = true;
     job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
+    for (absl::Time& built : job->built) {
+      if (built != absl::InfiniteFuture()) built = members_.now();
+    }
   }
   return member;
 }
@@ -204,6 +207,7 @@ void Coordinator::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   if (job == nullptr || generation->ranks[rank.rank].state != State::kJoined) return;
+  if (job->planned == nullptr) return;  // for what?
   members_.SetState(rank, State::kReady);
   members_.SetMeasuredBytes(rank, measured_bytes);
   if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
@@ -292,6 +296,10 @@ absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
     TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
     TESSERA_RETURN_IF_ERROR(members_.CheckGeneration(request.job(), request.generation()));
     planned = job->planned;
+    if (planned == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", request.job(), " is DRAFT: it has no units to list yet"));
+    }
   }
   return planned->SerializedPage(request.page_token());
 }
@@ -317,6 +325,10 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
     if (request.step() < 0 || request.step() > job->lifecycle.proto().steps()) {
       return InvalidField("step", absl::StrCat("is ", request.step(), "; the job has ",
                                                job->lifecycle.proto().steps(), " steps"));
+    }
+    if (!job->stats.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", request.job(), " is DRAFT: nothing of it can have been measured"));
     }
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
     job->lifecycle.SetStep(request.step());

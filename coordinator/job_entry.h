@@ -7,8 +7,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
+#include "coordinator/draft.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
 #include "coordinator/planned_job.h"
@@ -19,14 +23,27 @@
 
 namespace tessera {
 
+// What the ranks of a DRAFT job have built. Planned under a lock of its own, so that no heartbeat
+// waits for it.
+struct SharedDraft {
+  SharedDraft(v1::JobSpec resolved, int world_size) : draft(std::move(resolved), world_size) {}
+  Mutex mutex;
+  Draft draft ABSL_GUARDED_BY(mutex);
+};
+
 struct JobEntry {
   JobEntry(JobLifecycle lifecycle_in, Verdict::Options verdict_options)
       : lifecycle(std::move(lifecycle_in)), verdict(verdict_options) {}
   int64_t id = 0;  // order of age
   JobLifecycle lifecycle;
   std::string request_id;
-  std::shared_ptr<const v1::JobSpec> spec;  // resolved
-  std::shared_ptr<const PlannedJob> planned;
+  std::shared_ptr<const v1::JobSpec> spec;    // resolved
+  std::shared_ptr<const PlannedJob> planned;  // null: DRAFT
+  // Where the ranks build the model: from when they are started. By rank, when it was last heard to
+  // build; InfiniteFuture: it has finished.
+  std::shared_ptr<SharedDraft> draft;
+  std::vector<absl::Time> built;
+  bool sealing = false;     // the whole model is being planned
   bool reserved = false;    // a host was chosen
   bool all_joined = false;  // deadline is then for getting ready
   absl::Time deadline;      // steady time

@@ -218,4 +218,19 @@ grpc::ServerUnaryReactor* MembershipService::FetchCommunicatorIds(
   return FetchReactor::Start(coordinator_, *request, response);
 }
 
+grpc::ServerUnaryReactor* MembershipService::AnnounceModule(
+    grpc::CallbackServerContext* context, const v1::AnnounceModuleRequest* request,
+    v1::AnnounceModuleResponse* response) {
+  const absl::Status status = CheckJobName("job", request->job());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->AnnounceModule(*request), response);
+}
+
+grpc::ServerUnaryReactor* MembershipService::ChangeModelDType(
+    grpc::CallbackServerContext* context, const v1::ChangeModelDTypeRequest* request,
+    v1::ChangeModelDTypeResponse*) {
+  const absl::Status status = CheckJobName("job", request->job());
+  return Reply(context, status.ok() ? coordinator_->ChangeModelDType(*request) : status);
+}
+
 }  // namespace tessera

@@ -15,7 +15,9 @@ using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
         v1::MembershipService::WithCallbackMethod_ReportStats<
             v1::MembershipService::WithCallbackMethod_PublishCommunicatorIds<
                 v1::MembershipService::WithCallbackMethod_FetchCommunicatorIds<
-                    v1::MembershipService::Service>>>>>;
+                    v1::MembershipService::WithCallbackMethod_AnnounceModule<
+                        v1::MembershipService::WithCallbackMethod_ChangeModelDType<
+                            v1::MembershipService::Service>>>>>>>;
 
 class MembershipService final : public MembershipServiceBase {
  public:
@@ -35,6 +37,12 @@ class MembershipService final : public MembershipServiceBase {
   grpc::ServerUnaryReactor* FetchCommunicatorIds(
       grpc::CallbackServerContext* context, const v1::FetchCommunicatorIdsRequest* request,
       v1::FetchCommunicatorIdsResponse* response) override;
+  grpc::ServerUnaryReactor* AnnounceModule(grpc::CallbackServerContext* context,
+                                           const v1::AnnounceModuleRequest* request,
+                                           v1::AnnounceModuleResponse* response) override;
+  grpc::ServerUnaryReactor* ChangeModelDType(grpc::CallbackServerContext* context,
+                                             const v1::ChangeModelDTypeRequest* request,
+                                             v1::ChangeModelDTypeResponse* response) override;
 
  private:
   Coordinator* const coordinator_;

@@ -414,6 +414,52 @@ TEST_F(ServicesTest, ExplainsAModuleOfAJobThatNeedNotExist) {
   EXPECT_EQ(Field(FromGrpcStatus(plans_->ExplainModule(&bad, request, &response))), "wrap.policy");
 }
 
+TEST_F(ServicesTest, ModulesAreAnnouncedAndRefusedOverTheWire) {
+  v1::CreateJobRequest built = CreateRequest("built", 1);
+  built.mutable_spec()->clear_model();
+  built.mutable_spec()->mutable_model()->set_built(true);
+  built.mutable_spec()->set_workload("attached");
+  ASSERT_TRUE(Create(built).ok());
+  v1::AttendRequest host = HostJoin("built", 1);
+  host.mutable_join_host()->set_program("/bin/trainer");
+  Stream agent(members_.get(), host);
+  EXPECT_TRUE(agent.Read().has_welcome());
+  const v1::FormHost draft = agent.Read().form_host();
+  EXPECT_TRUE(draft.draft());
+  Stream rank(members_.get(), RankJoin(draft.assignments(0)));
+  EXPECT_TRUE(rank.Read().has_welcome());
+
+  v1::AnnounceModuleRequest request;
+  const auto announce = [&](v1::AnnounceModuleResponse* response) {
+    grpc::ClientContext context;
+    return FromGrpcStatus(members_->AnnounceModule(&context, request, response));
+  };
+  v1::AnnounceModuleResponse response;
+  EXPECT_EQ(Field(announce(&response)), "job");
+  request.set_job("built");
+  request.set_generation(1);
+  EXPECT_EQ(Reason(announce(&response)), "STALE_GENERATION");
+  request.set_incarnation("i0");
+  v1::Parameter* weight = request.mutable_announcement()->mutable_module()->add_parameters();
+  weight->set_name("w");
+  weight->set_dtype("float32");
+  EXPECT_EQ(Field(announce(&response)), "w");
+  weight->add_shape(8);
+  ASSERT_TRUE(announce(&response).ok());
+  EXPECT_EQ(response.units(0).parameters(0).fqn(), "w");
+  EXPECT_FALSE(agent.Read().form_host().draft());
+  grpc::ClientContext context;
+  v1::ChangeModelDTypeRequest change;
+  change.set_job("built");
+  change.set_generation(1);
+  change.set_incarnation("i0");
+  change.set_number(1);
+  change.set_dtype("bfloat16");
+  v1::ChangeModelDTypeResponse changed;
+  EXPECT_EQ(Reason(FromGrpcStatus(members_->ChangeModelDType(&context, change, &changed))),
+            "PLAN_SEALED");
+}
+
 TEST_F(ServicesTest, HealthAnswersForTheServerAndEachService) {
   for (const std::string service : {"", "tessera.v1.JobService", "tessera.v1.PlanService",
                                     "tessera.v1.StatsService", "tessera.v1.MembershipService"}) {

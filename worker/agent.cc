@@ -169,8 +169,19 @@ class Agent::Impl {
 
   void Form(const v1::FormHost& form) {
     // Nothing is started for a coordinator that asks twice, or too late.
-    if (workers_ != nullptr || end_.has_value() || stops_ > 0) return;
+    if (end_.has_value() || stops_ > 0) return;
+    if (workers_ != nullptr) {
+      if (!workers_->draft()) return;
+      const absl::Status completed = workers_->Complete(form);
+      if (completed.ok()) return;
+      LogError(completed.message());
+      give_up_ = completed;
+      // Before any worker ends, so that the coordinator hears the reason first.
+      Leave(completed);
+      return;
+    }
     LogInfo(absl::StrCat("starting ", form.assignments_size(), " workers for job ", form.job(),
+                         form.draft() ? ", which build its model" : "",
                          options_.attached ? ": " : "",
                          options_.attached ? absl::StrJoin(options_.program, " ") : ""));
     absl::StatusOr<std::unique_ptr<HostWorkers>> started = HostWorkers::Start(

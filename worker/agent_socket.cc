@@ -177,15 +177,16 @@ absl::StatusOr<AgentHandoff> ReceiveHandoff(UniqueFd socket, absl::Duration time
   }
   handoff.files = receiver.TakeDescriptors();
   const size_t ranks = static_cast<size_t>(handoff.hello.assignment().local_world_size());
-  if (handoff.files.size() != kHandoffFiles + ranks) {
+  const size_t files = handoff.hello.draft() ? 0 : kHandoffFiles;
+  if (handoff.files.size() != files + ranks) {
     return absl::InternalError(absl::StrCat("the agent sent ", handoff.files.size(),
                                             " descriptors for ", ranks,
                                             " ranks; is it of the same build as the worker?"));
   }
-  for (size_t i = kHandoffFiles; i < kHandoffFiles + ranks; ++i) {
+  for (size_t i = files; i < files + ranks; ++i) {
     handoff.peer_pidfds.push_back(std::move(handoff.files[i]));
   }
-  handoff.files.resize(kHandoffFiles);
+  handoff.files.resize(files);
   handoff.agent_socket = std::move(socket);
   return handoff;
 }

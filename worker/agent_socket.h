@@ -13,7 +13,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
 //                            ReceiveHandoff(UniqueFd(*env.agent_fd), absl::Seconds(30)));
 //
-// Afterwards neither side writes. The socket stays open, and its end of file (POLLHUP) tells a
+// Where the rank builds the model (AgentHello.draft) there are two messages: one without files, from
+// which the rank knows who it is, and the whole one when the plan is sealed; the second is read from
+// the first's agent_socket. Afterwards neither side writes. The socket stays open, and its end of file (POLLHUP) tells a
 // worker that the agent is dead.
 //
 // Thread-safety: none.
@@ -41,7 +43,7 @@ inline constexpr int kMaxLocalWorkers = 128;
 // What a worker gets.
 struct AgentHandoff {
   v1::AgentHello hello;
-  std::vector<UniqueFd> files;  // indexed by HandoffFile
+  std::vector<UniqueFd> files;  // indexed by HandoffFile; none of a draft
   std::vector<UniqueFd>
       peer_pidfds;  // one for each rank of the host in rank order, the worker's own included
   UniqueFd agent_socket;
@@ -52,7 +54,7 @@ struct AgentHandoff {
 // The agent's side: sends as much as the socket takes and never waits.
 class HandoffSender {
  public:
-  // `fds`: kHandoffFiles files, then the pidfds. All descriptors are borrowed and must be open
+  // `fds`: kHandoffFiles files (of a draft none), then the pidfds. All descriptors are borrowed and must be open
   // until Send has returned something else than false.
   HandoffSender(int socket, const v1::AgentHello& hello, std::vector<int> fds);
 

@@ -46,6 +46,15 @@ v1::AttendResponse FormOf(int ranks) {
   return response;
 }
 
+// The same ranks, to build the model first.
+v1::AttendResponse DraftOf(int ranks) {
+  v1::AttendResponse response = FormOf(ranks);
+  response.mutable_form_host()->set_draft(true);
+  response.mutable_form_host()->clear_host_forecast();
+  response.mutable_form_host()->clear_rank_forecasts();
+  return response;
+}
+
 v1::AttendResponse EndOf(v1::JobState state) {
   v1::AttendResponse response;
   response.mutable_end()->set_state(state);
@@ -136,6 +145,40 @@ class AgentTest : public testing::Test {
   UniqueFd stop_read_, stop_write_;
   std::future<int> result_;
 };
+
+TEST_F(AgentTest, StartsRanksThatBuildTheModelBeforeThereAreFiles) {
+  Start(Options({"check", "check"}));
+  service_.AwaitRequest(IsJoin);
+  service_.Send(DraftOf(2));
+  service_.Send(FormOf(2));
+  for (const v1::AttendRequest& exited : service_.AwaitRequests(2, IsExit)) {
+    EXPECT_EQ(exited.worker_exited().exit_code(), 0);
+  }
+  service_.Send(EndOf(v1::SUCCEEDED));
+  EXPECT_EQ(Result(), Agent::kOk);
+}
+
+TEST_F(AgentTest, RanksThatBuildEndWithTheJob) {
+  Agent::Options options = Options({"wait", "wait"});
+  options.end_grace = absl::ZeroDuration();
+  Start(options);
+  service_.AwaitRequest(IsJoin);
+  service_.Send(DraftOf(2));
+  service_.Send(EndOf(v1::FAILED));
+  EXPECT_EQ(Result(), Agent::kFailed);
+}
+
+TEST_F(AgentTest, AModelThatDoesNotFitEndsTheJobWithBothFigures) {
+  Start(Options({"wait", "wait"}));
+  service_.AwaitRequest(IsJoin);
+  service_.Send(DraftOf(2));
+  v1::AttendResponse form = FormOf(2);
+  form.mutable_form_host()->mutable_host_forecast()->set_mapped_bytes(int64_t{1} << 60);
+  service_.Send(form);
+  const v1::AttendRequest left = service_.AwaitRequest(IsLeave);
+  EXPECT_EQ(left.leave().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(Result(), Agent::kFailed);
+}
 
 TEST_F(AgentTest, GivesEachWorkerItsFilesAndNothingElse) {
   StartAndForm(Options({"check", "check"}));

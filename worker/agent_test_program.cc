@@ -67,9 +67,15 @@ int Main(int argc, char** argv) {
   const std::set<int> open_at_start = OpenDescriptors();
   const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
   if (!env.ok() || !env->agent_fd.has_value()) return 50;
-  const absl::StatusOr<AgentHandoff> handoff =
-      ReceiveHandoff(UniqueFd(*env->agent_fd), absl::Minutes(1));
+  absl::StatusOr<AgentHandoff> handoff = ReceiveHandoff(UniqueFd(*env->agent_fd), absl::Minutes(1));
   if (!handoff.ok()) return 51;
+  if (handoff->hello.draft()) {
+    if (!handoff->files.empty() || handoff->peer_pidfds.size() != 2) return 54;
+    const std::string incarnation = handoff->hello.incarnation();
+    handoff = ReceiveHandoff(std::move(handoff->agent_socket), absl::Minutes(1));
+    if (!handoff.ok()) return 55;
+    if (handoff->hello.draft() || handoff->hello.incarnation() != incarnation) return 56;
+  }
   const v1::Assignment& assignment = handoff->hello.assignment();
   const int argument = 1 + assignment.rank() - assignment.local_rank_start();
   if (argument >= argc) return 52;

@@ -17,14 +17,15 @@ namespace {
 
 absl::Status CheckForm(const v1::FormHost& form) {
   const int ranks = form.assignments_size();
-  if (ranks < 1 || ranks > kMaxLocalWorkers || form.rank_forecasts_size() != ranks) {
+  const int forecasts = form.draft() ? 0 : ranks;
+  if (ranks < 1 || ranks > kMaxLocalWorkers || form.rank_forecasts_size() != forecasts) {
     return absl::InternalError(
         absl::StrCat("the coordinator assigned ", ranks, " ranks with ", form.rank_forecasts_size(),
                      " forecasts to this host; is it of the same build as the agent?"));
   }
   for (int i = 0; i < ranks; ++i) {
     const v1::Assignment& assignment = form.assignments(i);
-    if (assignment.rank() != form.rank_forecasts(i).rank() ||
+    if ((!form.draft() && assignment.rank() != form.rank_forecasts(i).rank()) ||
         assignment.rank() != assignment.local_rank_start() + i ||
         assignment.local_world_size() != ranks) {
       return absl::InternalError(absl::StrCat("the coordinator's assignment of rank ",
@@ -40,37 +41,58 @@ absl::Status CheckForm(const v1::FormHost& form) {
 absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
     const v1::FormHost& form, const Host& host, const std::vector<std::string>& program) {
   TESSERA_RETURN_IF_ERROR(CheckForm(form));
-  TESSERA_ASSIGN_OR_RETURN(HostFiles files, CreateHostFiles(form));
-  std::unique_ptr<HostWorkers> workers(new HostWorkers(std::move(files)));
+  std::unique_ptr<HostWorkers> workers(new HostWorkers(form, host));
+  if (!form.draft()) TESSERA_ASSIGN_OR_RETURN(workers->files_, CreateHostFiles(form));
   for (const v1::Assignment& assignment : form.assignments()) {
     absl::StatusOr<WorkerProcess> process = WorkerProcess::Spawn(program);
     if (!process.ok()) {
       return Annotate(process.status(), absl::StrCat("rank ", assignment.rank()));
     }
-    workers->ranks_.push_back({.rank = assignment.rank(), .process = *std::move(process)});
+    workers->ranks_.push_back({.rank = assignment.rank(),
+                               .incarnation = NewIncarnation(),
+                               .process = *std::move(process)});
   }
-  workers->PrepareHandoffs(form, host);
+  workers->PrepareHandoffs();
   return workers;
 }
 
+absl::Status HostWorkers::Complete(const v1::FormHost& form) {
+  TESSERA_RETURN_IF_ERROR(CheckForm(form));
+  const bool same_ranks = form.assignments_size() == form_.assignments_size() &&
+                          form.assignments(0).rank() == form_.assignments(0).rank() &&
+                          form.generation() == form_.generation() && form.job() == form_.job();
+  if (!draft() || form.draft() || !same_ranks) {
+    return absl::InternalError(
+        "the coordinator formed this host again with other ranks than it has started");
+  }
+  TESSERA_ASSIGN_OR_RETURN(files_, CreateHostFiles(form));
+  form_ = form;
+  PrepareHandoffs();
+  return absl::OkStatus();
+}
+
 // Once all processes are there, since each gets the pidfds of all.
-void HostWorkers::PrepareHandoffs(const v1::FormHost& form, const Host& host) {
+void HostWorkers::PrepareHandoffs() {
   v1::AgentHello hello;
-  hello.set_coordinator(host.coordinator);
-  *hello.mutable_spec() = form.spec();
-  *hello.mutable_layout() = form.layout();
-  *hello.mutable_host_forecast() = form.host_forecast();
-  hello.set_host(host.index);
-  hello.set_host_name(host.name);
+  hello.set_coordinator(host_.coordinator);
+  *hello.mutable_spec() = form_.spec();
+  *hello.mutable_layout() = form_.layout();
+  *hello.mutable_host_forecast() = form_.host_forecast();
+  hello.set_host(host_.index);
+  hello.set_host_name(host_.name);
+  hello.set_draft(draft());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    *hello.mutable_assignment() = form.assignments(static_cast<int>(i));
-    *hello.mutable_rank_forecast() = form.rank_forecasts(static_cast<int>(i));
-    hello.set_incarnation(NewIncarnation());
+    if (ranks_[i].ended) continue;
+    *hello.mutable_assignment() = form_.assignments(static_cast<int>(i));
+    hello.set_incarnation(ranks_[i].incarnation);
     std::vector<int> fds;
-    for (const MemoryFile& file : files_.shared) fds.push_back(file.fd());
-    fds.push_back(files_.ranks[i].fd());
+    if (!draft()) {
+      *hello.mutable_rank_forecast() = form_.rank_forecasts(static_cast<int>(i));
+      for (const MemoryFile& file : files_.shared) fds.push_back(file.fd());
+      fds.push_back(files_.ranks[i].fd());
+    }
     for (const Rank& peer : ranks_) fds.push_back(peer.process.pidfd());
-    ranks_[i].handoff.emplace(ranks_[i].process.socket(), hello, std::move(fds));
+    ranks_[i].handoffs.emplace_back(ranks_[i].process.socket(), hello, std::move(fds));
   }
 }
 
@@ -79,7 +101,7 @@ std::vector<pollfd> HostWorkers::PollFds() const {
   for (const Rank& rank : ranks_) {
     if (rank.ended) continue;
     fds.push_back({rank.process.pidfd(), POLLIN, 0});
-    if (rank.handoff.has_value()) fds.push_back({rank.process.socket(), POLLOUT, 0});
+    if (!rank.handoffs.empty()) fds.push_back({rank.process.socket(), POLLOUT, 0});
   }
   return fds;
 }
@@ -88,15 +110,17 @@ std::vector<HostWorkers::Ended> HostWorkers::Advance() {
   std::vector<Ended> ended;
   for (Rank& rank : ranks_) {
     if (rank.ended) continue;
-    if (rank.handoff.has_value()) {
-      const absl::StatusOr<bool> sent = rank.handoff->Send();
+    while (!rank.handoffs.empty()) {
+      const absl::StatusOr<bool> sent = rank.handoffs.front().Send();
       // A worker that ended before its handoff is seen as such below; anything else that keeps it
       // from its rank is its end.
       if (!sent.ok() && !absl::IsUnavailable(sent.status())) {
         LogError(absl::StrCat("rank ", rank.rank, ": ", sent.status().ToString()));
         rank.process.Signal(SIGKILL);
       }
-      if (!sent.ok() || *sent) rank.handoff.reset();
+      if (!sent.ok()) rank.handoffs.clear();
+      if (!sent.ok() || !*sent) break;
+      rank.handoffs.pop_front();
     }
     const pid_t pid = rank.process.pid();
     if (const std::optional<ExitStatus> status = rank.process.TryReap(); status.has_value()) {

@@ -14,8 +14,8 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +49,11 @@ class HostWorkers {
   // as WorkerProcess::Spawn.
   static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
       const v1::FormHost& form, const Host& host, const std::vector<std::string>& program);
+  // Of ranks that were started to build the model (FormHost.draft): makes the files and hands them
+  // out. `form` is of the same ranks. Errors: as Start.
+  absl::Status Complete(const v1::FormHost& form);
+  // Whether Complete is still to come.
+  bool draft() const { return form_.draft(); }
   // Kills and reaps what still runs.
   ~HostWorkers() = default;
 
@@ -65,16 +70,19 @@ class HostWorkers {
  private:
   struct Rank {
     int rank;
+    std::string incarnation;
     WorkerProcess process;
-    std::optional<HandoffSender> handoff = std::nullopt;  // until it is sent
+    std::deque<HandoffSender> handoffs = {};  // that are not sent yet
     bool ended = false;
     bool told_to_end = false;
   };
 
-  explicit HostWorkers(HostFiles files) : files_(std::move(files)) {}
-  void PrepareHandoffs(const v1::FormHost& form, const Host& host);
+  HostWorkers(const v1::FormHost& form, const Host& host) : form_(form), host_(host) {}
+  void PrepareHandoffs();
 
-  HostFiles files_;
+  v1::FormHost form_;
+  const Host host_;
+  HostFiles files_;  // none while draft()
   std::vector<Rank> ranks_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -94,6 +95,25 @@ class GrpcMembershipClient : public MembershipClient {
     return std::move(*response.mutable_ids());
   }
 
+  absl::StatusOr<v1::AnnounceModuleResponse> AnnounceModule(
+      const v1::AnnounceModuleRequest& request, absl::Duration timeout) override {
+    v1::AnnounceModuleResponse response;
+    TESSERA_RETURN_IF_ERROR(Call(Clock::Real()->Now() + timeout, "announcing a module",
+                                 [&](grpc::ClientContext* context) {
+                                   return stub_->AnnounceModule(context, request, &response);
+                                 }));
+    return response;
+  }
+
+  absl::Status ChangeModelDType(const v1::ChangeModelDTypeRequest& request,
+                                absl::Duration timeout) override {
+    v1::ChangeModelDTypeResponse response;
+    return Call(Clock::Real()->Now() + timeout, "changing the model's dtype",
+                [&](grpc::ClientContext* context) {
+                  return stub_->ChangeModelDType(context, request, &response);
+                });
+  }
+
   absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) override {
     if (attendance_ == nullptr) return absl::FailedPreconditionError("no rank was joined");
     v1::AttendRequest request;
@@ -107,7 +127,7 @@ class GrpcMembershipClient : public MembershipClient {
   void Interrupt(const absl::Status& status) override {
     MutexLock lock(mutex_);
     if (!ended_.has_value()) ended_ = status;
-    if (call_ != nullptr) call_->TryCancel();
+    for (grpc::ClientContext* call : calls_) call->TryCancel();
     changed_.NotifyAll();
   }
 
@@ -169,7 +189,7 @@ class GrpcMembershipClient : public MembershipClient {
       MutexLock lock(mutex_);
       if (ended_.has_value()) return;
       ended_ = status;
-      if (call_ != nullptr) call_->TryCancel();
+      for (grpc::ClientContext* call : calls_) call->TryCancel();
       tell = welcomed_ && !leaving_ && on_end_ != nullptr;
       changed_.NotifyAll();
     }
@@ -183,16 +203,18 @@ class GrpcMembershipClient : public MembershipClient {
     const auto left = absl::ToChronoNanoseconds(deadline - Clock::Real()->Now());
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
-    TESSERA_RETURN_IF_ERROR(SetCall(&context));
+    {
+      MutexLock lock(mutex_);
+      if (ended_.has_value()) return *ended_;
+      calls_.insert(&context);
+    }
     const absl::Status status = FromGrpcStatus(method(&context));
-    TESSERA_RETURN_IF_ERROR(SetCall(nullptr));
+    {
+      MutexLock lock(mutex_);
+      calls_.erase(&context);
+      if (ended_.has_value()) return *ended_;
+    }
     return Annotate(status, absl::StrCat(doing, " at the coordinator ", coordinator_));
-  }
-
-  absl::Status SetCall(grpc::ClientContext* context) {
-    MutexLock lock(mutex_);
-    call_ = ended_.has_value() ? nullptr : context;
-    return ended_.value_or(absl::OkStatus());
   }
 
   // Until `flag` is set, or the stream has ended or was interrupted.
@@ -224,7 +246,7 @@ class GrpcMembershipClient : public MembershipClient {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
-  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

@@ -44,6 +44,16 @@ class MembershipClient {
                                               absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::CommunicatorIds> FetchCommunicatorIds(
       const v1::FetchCommunicatorIdsRequest& request, absl::Duration timeout) = 0;
+  // While the rank builds the model. Several threads may call at once. Errors: as MembershipService;
+  // DEADLINE_EXCEEDED after `timeout`.
+  virtual absl::StatusOr<v1::AnnounceModuleResponse> AnnounceModule(
+      const v1::AnnounceModuleRequest& /*request*/, absl::Duration /*timeout*/) {
+    return absl::UnimplementedError("this line to a coordinator is not for building models");
+  }
+  virtual absl::Status ChangeModelDType(const v1::ChangeModelDTypeRequest& /*request*/,
+                                        absl::Duration /*timeout*/) {
+    return absl::UnimplementedError("this line to a coordinator is not for building models");
+  }
   // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
   // DEADLINE_EXCEEDED.
   virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;

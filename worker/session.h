@@ -24,8 +24,7 @@
 //
 // Errors that any call may return, beside its own:
 //   UNAVAILABLE          a peer or the agent is gone; the message names the rank or host.
-//   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort was
-//                        called.
+//   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort came.
 //   DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names them
 //                        and the unit.
 //   FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a call out of place,
@@ -59,6 +58,7 @@ namespace tessera {
 
 class Session;
 class SessionImpl;
+class WrapBuilder;
 
 // One use of an unsharded unit. Moved, never copied; the use ends with it. Uses of one unit are
 // counted.
@@ -71,7 +71,7 @@ class UnitLease {
 
   // A parameter of the unit by its FQN or a tied one. The memory is valid until the lease is
   // dropped. FAILED_PRECONDITION: the lease is empty, dropped or from a session that is over.
-  // NOT_FOUND: not in this unit; the message says which unit has it.
+  // NOT_FOUND: not in this unit; the message says which has it.
   absl::StatusOr<TensorView> Parameter(absl::string_view fqn) const;
 
   int unit() const { return unit_; }
@@ -95,12 +95,14 @@ class Session {
     // The program computes on its rank's GPU where the job's device is cuda. false: such a job is
     // refused, since a CPU cannot read its views.
     bool on_gpu = false;
+    // Of a job with model.built: what this rank has built (worker/wrap.h). It keeps its own on_end.
+    std::shared_ptr<WrapBuilder> built = nullptr;
   };
 
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`);
-  // or the job's device is cuda, and the program or the host cannot.
+  // the job's device is cuda, and the program or the host cannot; or the root is not wrapped.
   // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
   // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
@@ -166,27 +168,25 @@ class Session {
   // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
-  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it; those
-  // that do not need the values say keep = false and get none.
+  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it, with
+  // keep = false where they do not need the values.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
 
-  // Sums `values` element by element over all ranks, in rank order; every rank gets the same bits.
-  // At most 8 values.
+  // Sums up to 8 values over all ranks, in rank order; every rank gets the same bits.
   absl::Status AllReduceSum(absl::Span<double> values);
 
   // Waits for every rank. `what` names the moment in errors.
   absl::Status Barrier(absl::string_view what);
 
-  // Sends a line of progress to the coordinator. Never waits.
+  // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 
-  // This rank's averaged gradient shard of the last step, float32, shard_numel elements. For tests
-  // and norms.
+  // This rank's averaged gradient shard of the last step: float32, shard_numel elements.
   absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
 
   // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),
-  // waits for every rank to be done, then leaves the job as one whose work succeeded. INTERNAL: the
-  // export could not be written; names the file.
+  // waits for every rank, then leaves the job as one whose work succeeded. INTERNAL: the export
+  // could not be written; names the file.
   absl::Status Finish();
   // Ends this rank's part with `status`; peers end with an error that names this rank.
   void Abort(const absl::Status& status);

@@ -16,7 +16,6 @@
 #include "common/control_file.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
-#include "common/mutex.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
 #include "worker/agent_socket.h"
@@ -25,6 +24,7 @@
 #include "worker/collectives/shm_collectives.h"
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
+#include "worker/draft_rank.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
 #include "worker/parameter_init.h"
@@ -84,38 +84,6 @@ absl::Status CheckLengths(const HostMemory& memory) {
   }
   return absl::OkStatus();
 }
-
-// Passes the end of the generation on to whoever waits, which comes into being only after the
-// coordinator may have said it.
-class EndRelay {
- public:
-  explicit EndRelay(std::function<void(const absl::Status&)> on_end) : on_end_(std::move(on_end)) {}
-
-  void End(const absl::Status& status) {
-    Collectives* collectives = nullptr;
-    {
-      MutexLock lock(mutex_);
-      status_ = status;
-      collectives = collectives_;
-    }
-    if (collectives != nullptr) collectives->Interrupt(status);
-    if (on_end_) on_end_(status);
-  }
-
-  // From now on the end interrupts `collectives`, which outlives the membership client that calls
-  // End.
-  absl::Status Connect(Collectives* collectives) {
-    MutexLock lock(mutex_);
-    collectives_ = collectives;
-    return status_;
-  }
-
- private:
-  const std::function<void(const absl::Status&)> on_end_;
-  Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  Collectives* collectives_ ABSL_GUARDED_BY(mutex_) = nullptr;
-};
 
 // Until it is destroyed: tells when a peer or the agent is gone, also while nobody waits on shared
 // memory and the coordinator is away. Not for later: a peer that has done its work goes too.
@@ -214,12 +182,19 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
   return std::make_unique<ShmCollectives>(std::move(options));
 }
 
-absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned,
+// `built`: what the rank has built; null: nothing, and the seed gives the first values.
+absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned, KeptShards* built,
                         ShardStore& store) {
+  const int index = hello.assignment().shard_index();
   for (size_t unit = 0; unit < planned.units.size(); ++unit) {
-    TESSERA_RETURN_IF_ERROR(FillShard(
-        planned.units[unit], planned.layouts[unit], hello.assignment().shard_index(),
-        static_cast<uint64_t>(hello.spec().seed()), store.Parameters(static_cast<int>(unit))));
+    const absl::Span<float> shard = store.Parameters(static_cast<int>(unit));
+    if (built != nullptr) {
+      TESSERA_RETURN_IF_ERROR(
+          built->MoveTo(planned.units[unit], planned.layouts[unit], index, shard));
+    } else {
+      TESSERA_RETURN_IF_ERROR(FillShard(planned.units[unit], planned.layouts[unit], index,
+                                        static_cast<uint64_t>(hello.spec().seed()), shard));
+    }
   }
   return absl::OkStatus();
 }
@@ -240,10 +215,11 @@ absl::Status TakeDevice(const v1::AgentHello& hello, bool on_gpu, absl::Span<cha
   return TakeGpu(api, gpu, rank_file, parts);
 }
 
-// Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave
-// when this fails.
+// Takes the rank, unless it has `built` as that, gets its units and makes its memory ready. `parts`
+// has what it takes to leave when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
-                         const std::shared_ptr<EndRelay>& relay, bool on_gpu, SessionParts& parts) {
+                         const std::shared_ptr<EndRelay>& relay, bool on_gpu, KeptShards* built,
+                         SessionParts& parts) {
   const v1::AgentHello& hello = memory->handoff.hello;
   const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
   parts.faults->Hit("join");
@@ -254,8 +230,10 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   join.set_rank(hello.assignment().rank());
   join.set_incarnation(hello.incarnation());
   join.set_pid(getpid());
-  TESSERA_RETURN_IF_ERROR(parts.membership->JoinRank(
-      join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
+  if (built == nullptr) {
+    TESSERA_RETURN_IF_ERROR(parts.membership->JoinRank(
+        join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
+  }
   // Before the first step, so that what keeps the last one's export from being written is known.
   TESSERA_ASSIGN_OR_RETURN(parts.export_lock, PrepareExport(hello.spec(), join.rank()));
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
@@ -278,44 +256,70 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                                 memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data());
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
-  TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
+  TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, built, *parts.store));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
+}
+
+// Ends with Leave whatever fails from now on.
+absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv& env, bool on_gpu,
+                                                KeptShards* built) {
+  SessionParts parts;
+  parts.membership = std::move(rank.membership);
+  const auto join = [&]() -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> memory,
+                             MapMemory(std::move(rank.handoff)));
+    TESSERA_RETURN_IF_ERROR(CheckLengths(*memory));
+    const v1::AgentHello& hello = memory->handoff.hello;
+    TESSERA_ASSIGN_OR_RETURN(FaultPoints faults,
+                             FaultPoints::Parse(env.test_fault, hello.assignment().rank()));
+    parts.assignment = hello.assignment();
+    parts.spec = hello.spec();
+    parts.layout = hello.layout();
+    parts.host = hello.host();
+    parts.incarnation = hello.incarnation();
+    parts.gradients_dir = env.test_gradients_dir;
+    parts.faults = std::make_unique<FaultPoints>(std::move(faults));
+    return BecomeReady(memory, rank.relay, on_gpu, built, parts);
+  };
+  if (absl::Status status = join(); !status.ok()) {
+    rank.relay->Connect(nullptr).IgnoreError();
+    parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+    return status;
+  }
+  return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
+}
+
+absl::StatusOr<std::unique_ptr<Session>> BecomeBuilt(WrapBuilder& builder, const ProcessEnv& env,
+                                                     bool on_gpu) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<DraftRank> rank, BuiltRank::Take(builder));
+  if (absl::Status status = AwaitFiles(*rank); !status.ok()) {
+    rank->membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+    return status;
+  }
+  return Become(std::move(*rank), env, on_gpu, &BuiltRank::Kept(builder));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+  if (options.built != nullptr) return BecomeBuilt(*options.built, env, options.on_gpu);
   if (!env.agent_fd.has_value()) {
     return absl::FailedPreconditionError(
         "no agent started this process; run it with `tessera-worker --coordinator=HOST:PORT -- "
         "PROGRAM`");
   }
-  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
-                           ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> memory, MapMemory(std::move(handoff)));
-  TESSERA_RETURN_IF_ERROR(CheckLengths(*memory));
-  const v1::AgentHello& hello = memory->handoff.hello;
-  TESSERA_ASSIGN_OR_RETURN(FaultPoints faults,
-                           FaultPoints::Parse(env.test_fault, hello.assignment().rank()));
-
-  SessionParts parts;
-  parts.assignment = hello.assignment();
-  parts.spec = hello.spec();
-  parts.layout = hello.layout();
-  parts.host = hello.host();
-  parts.incarnation = hello.incarnation();
-  parts.gradients_dir = env.test_gradients_dir;
-  parts.faults = std::make_unique<FaultPoints>(std::move(faults));
-  parts.membership = CreateMembershipClient(hello.coordinator());
-  const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
-  if (absl::Status status = BecomeReady(memory, relay, options.on_gpu, parts); !status.ok()) {
-    relay->Connect(nullptr).IgnoreError();
-    parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
-    return status;
+  DraftRank rank;
+  TESSERA_ASSIGN_OR_RETURN(rank.handoff, ReceiveHandoff(UniqueFd(*env.agent_fd), kHandoffTimeout));
+  if (rank.handoff.hello.draft()) {
+    return absl::FailedPreconditionError(
+        "the job's model is built by its ranks (model.built), and this program joins without one; "
+        "build it with worker/wrap.h, or give the job a model");
   }
-  return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
+  rank.relay = std::make_shared<EndRelay>(std::move(options.on_end));
+  rank.membership = CreateMembershipClient(rank.handoff.hello.coordinator());
+  return Become(std::move(rank), env, options.on_gpu, nullptr);
 }
 
 }  // namespace tessera

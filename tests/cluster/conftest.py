@@ -14,6 +14,7 @@ def pytest_sessionstart(session):
         programs.COORDINATOR,
         programs.WORKER,
         programs.CHAR_MODEL,
+        programs.BUILT_MODEL,
     ):
         if not path.exists():
             pytest.exit(f"{path} is not built: bazel build //...", returncode=3)

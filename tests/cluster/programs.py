@@ -22,6 +22,7 @@ TESSERA = BIN / "client" / "tessera"
 COORDINATOR = BIN / "coordinator" / "tessera-coordinator"
 WORKER = BIN / "worker" / "tessera-worker"
 CHAR_MODEL = BIN / "tests" / "examples" / "char_model"
+BUILT_MODEL = BIN / "tests" / "wrap" / "built_model"
 
 # Far more than anything takes on a busy machine.
 PATIENCE = 60

@@ -100,24 +100,27 @@ def annotate(rng, described, overrides):
 class Family:
     """Random cases of one kind: `settings(rng, root, described)` gives the job's wrap part."""
 
-    def __init__(self, name, count, settings, library="torch", **tree):
+    def __init__(self, name, count, settings, library="torch", details=False):
         self.name, self.count, self.settings, self.library = name, count, settings, library
-        self.tree = tree
+        self.details = details
 
     def cases(self):
         for i in range(self.count):
             yield self.case(random.Random(f"{self.name}-{i}"))
 
     def case(self, rng):
-        maker = TreeMaker(rng, norms=self.tree.get("norms", True), frozen=self.tree.get("frozen", 0.15))
-        root = maker.make(max_modules=rng.randint(2, 12))
-        if rng.random() < self.tree.get("ties", 0.2):
+        maker = TreeMaker(rng)
+        root = maker.make(max_modules=rng.randint(2, 14))
+        twist = rng.random()
+        if twist < 0.2:
             maker.tie(root)
-        if rng.random() < self.tree.get("shared", 0.08):
+        elif twist < 0.28:
             maker.share(root, same_parent=rng.random() < 0.4)
+        elif twist < 0.4 and self.library == "torch":
+            maker.freeze(root)
         described = Described(root)
         job = self.settings(rng, root, described)
-        details = "mixed_precision" in job or self.tree.get("details", False)
+        details = "mixed_precision" in job or self.details
         if self.library == "fairscale":
             theirs = libraries.run_fairscale(root, described, job)
         else:
@@ -187,13 +190,13 @@ def torch_precision(rng, root, described):
 
 FAMILIES = [
     Family("size", 220, torch_size),
-    Family("size_by_policy", 220, fairscale_size, library="fairscale", frozen=0),
+    Family("size_by_policy", 220, fairscale_size, library="fairscale"),
     Family("class", 60, torch_class),
     Family("always", 25, torch_always),
     Family("any_of", 50, torch_any_of),
     Family("none", 10, torch_none),
     Family("annotated", 40, torch_annotated, details=True),
-    Family("annotated_by_policy", 30, fairscale_annotated, library="fairscale", frozen=0),
+    Family("annotated_by_policy", 30, fairscale_annotated, library="fairscale"),
     Family("precision", 70, torch_precision),
 ]
 

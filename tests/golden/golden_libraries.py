@@ -205,7 +205,9 @@ def run_torch(root, described, job, details=False):
             auto_wrap_policy=torch_policy(wrap, described),
             mixed_precision=mixed_precision(job.get("mixed_precision")),
             sharding_strategy=STRATEGIES[job.get("mesh", {}).get("strategy", "full_shard")],
-            use_orig_params=True,
+            # With True, which frozen parameters beside others need, a tied parameter counts as its
+            # shard once a unit has it, so that later decisions depend on the rank.
+            use_orig_params=not all(p.requires_grad for p in root.parameters()),
             device_id=torch.device("cpu"),
             **kwargs,
         )
@@ -235,15 +237,15 @@ def run_torch(root, described, job, details=False):
         units.append([described.module_fqn[id(unit._fsdp_wrapped_module)], parameters])
     assert wrapped is _made[-1]
     ignored = {id(p) for p in wrapped._ignored_params}
-    left = [
-        _relative(described, module, name)
+    left = {
+        described.parameter_fqn[id(value)]
         for module in wrapped.modules()
-        for name, value in module._parameters.items()
+        for value in module._parameters.values()
         if value is not None and id(module) in described.module_fqn and id(value) in ignored
-    ]
+    }
     result = _finish(units, ties, [])
     if left:
-        result["ignored"] = sorted(set(left))
+        result["ignored"] = sorted(left)
     if details:
         result["dtypes"] = dtypes
         result["strategies"] = strategies
@@ -306,17 +308,18 @@ def run_recorded(root, described, wrap):
         only_wrap_children=True,
     )
     Recorder(root)
-    units, taken = [], set()
+    units, ties, taken = [], {}, set()
     for unit in _made:
-        parameters = []
+        first = {}  # id of a parameter -> the name under which this unit holds it
         for module in unit.module.modules():
             for name, value in module._parameters.items():
-                slot = (id(module), name)
-                if value is None or slot in taken:
+                if value is None or (id(module), name) in taken:
                     continue
-                taken.add(slot)
-                if not any(value is p for p in parameters):
-                    parameters.append(value)
-        names = [described.parameter_fqn[id(p)] for p in parameters]
-        units.append([described.module_fqn[id(unit.module)], names])
-    return {"units": units}
+                taken.add((id(module), name))
+                fqn = _relative(described, module, name)
+                if id(value) in first:
+                    ties.setdefault(first[id(value)], []).append(fqn)
+                else:
+                    first[id(value)] = fqn
+        units.append([described.module_fqn[id(unit.module)], list(first.values())])
+    return _finish(units, ties, [])

@@ -81,7 +81,191 @@ def subtree_numels(spec):
     ]
 
 
-def decide(case, described, job, theirs, decided=None):
+# Tessera's policies, in so many words. Nothing here looks at what a library did.
+
+
+def _matches(node, names):
+    return bool({node["class_name"], *node.get("base_classes", [])} & {n for n in names if n})
+
+
+def _asks(wrap, node, num, remainder, is_root):
+    """(descend into the module?, is it a unit?) of one policy. remainder: None when not asked."""
+    if "any_of" in wrap:
+        answers = [_asks(w, node, num, remainder, is_root) for w in wrap["any_of"]]
+        return any(a for a, _ in answers), any(b for _, b in answers)
+    policy = wrap["policy"]
+    if policy != "size":
+        unit = {
+            "class": lambda: _matches(node, wrap["wrap_classes"]),
+            "always": lambda: True,
+            "none": lambda: False,
+            "annotated": lambda: node.get("wrap", False),
+        }[policy]()
+        return policy != "none", unit
+    minimum = wrap.get("min_params", 100_000_000)
+    exclude = wrap.get("exclude_classes", ["ModuleList", "ModuleDict"])
+    leaves = wrap.get("force_leaf_classes", ["MultiheadAttention"])
+    large = remainder is not None and remainder >= minimum
+    if is_root and wrap.get("skip_root_check", False):
+        large = True
+    descend = num >= minimum and not _matches(node, leaves)
+    return descend, large and not _matches(node, exclude)
+
+
+class Planner:
+    """Which modules are units, and which parameters each has, by Tessera's decisions."""
+
+    def __init__(self, spec, job):
+        self.index = Index(spec)
+        self.wrap = job["wrap"]
+        self.always_root = self.wrap.get("root_unit", "always") == "always"
+        self.norms = []
+        if job.get("mixed_precision", {}).keys() & {"param_dtype", "reduce_dtype"}:
+            default = ["_BatchNorm"]
+            self.norms = job["mixed_precision"].get("ignored_classes", default)
+        self.negative = False
+        self._find_ignored()
+        self.units = []
+        self._visit(0)
+        if self.always_root and 0 not in self.units:
+            self.units.append(0)
+
+    def _find_ignored(self):
+        index = self.index
+        fqns = self.wrap.get("ignore", [])
+        self.ignored_modules = {
+            m
+            for m in range(len(index.fqns))
+            if any(index.encloses(index.fqns.index(f), m) for f in fqns if f in index.fqns)
+        }
+        self.ignored = {s for s in index.owner if s in fqns}
+        for module in self.ignored_modules:
+            self.ignored |= index.storages_below(module)
+
+    def _visit(self, module):
+        """Makes units below `module`; returns the numel that they report."""
+        index = self.index
+        node = index.nodes[module]
+        storages = index.storages_below(module) - self.ignored
+        num = sum(index.numel[s] for s in storages)
+        policy = self.wrap
+        if self.norms and policy.get("policy") != "none":
+            policy = {"any_of": [policy, {"policy": "class", "wrap_classes": self.norms}]}
+        descend, _ = _asks(policy, node, num, None, module == 0)
+        if not descend:
+            return 0
+        reported = 0
+        child = module + 1
+        while child < index.ends[module]:
+            if child not in self.ignored_modules and child not in index.target:
+                reported += self._visit(child)
+            child = index.ends[child]
+        remainder = num - reported
+        self.negative = self.negative or remainder < 0
+        _, unit = _asks(policy, node, num, remainder, module == 0)
+        if unit and not (module == 0 and self.always_root):
+            self.units.append(module)
+            return num
+        return reported
+
+    def _nearest(self):
+        nearest = {}
+        for module in range(len(self.index.fqns)):
+            parent = self.index.parents[module]
+            nearest[module] = module if module in self.units else nearest.get(parent)
+        return nearest
+
+    def _covers(self, unit, use):
+        index = self.index
+        _, module, object_ = use
+        if index.encloses(unit, module):
+            return True
+        target = index.target.get(module)
+        return target is not None and (
+            index.encloses(target, unit) or index.encloses(object_, unit)
+        )
+
+    def outcome(self):
+        """The plan in the golden files' form, and the FQNs of what units share."""
+        index, nearest = self.index, self._nearest()
+        held, orphans, shared = {unit: [] for unit in self.units}, [], []
+        ties = {}
+        for storage in index.order:
+            if storage in self.ignored:
+                continue
+            uses = index.uses[storage]
+            unit = nearest[index.owner[storage]]
+            if any(nearest[module] != unit for _, module, _ in uses):
+                shared.append(storage)
+            while unit is not None and not all(self._covers(unit, use) for use in uses):
+                unit = nearest.get(index.parents[unit])
+            if unit is None:
+                orphans.append(storage)
+                continue
+            held[unit].append(storage)
+            if uses:
+                ties[storage] = [fqn for fqn, _, _ in uses]
+        result = {"units": [[index.fqns[unit], held[unit]] for unit in self.units]}
+        if ties:
+            result["ties"] = ties
+        if orphans:
+            result["orphans"] = orphans
+        if self.ignored:
+            result["ignored"] = sorted(self.ignored)
+        return result, shared
+
+
+def _same(one, other):
+    def canonical(outcome):
+        return (
+            outcome["units"],
+            {key: sorted(value) for key, value in outcome.get("ties", {}).items()},
+            sorted(outcome.get("orphans", [])),
+            outcome.get("ignored", []),
+        )
+
+    return canonical(one) == canonical(other)
+
+
+def _fqns(outcome):
+    return [unit[0] for unit in outcome["units"]]
+
+
+def _reasons(planner, ours, shared, theirs):
+    """Names of the decisions that explain why ours is not theirs."""
+    if "error" in theirs:
+        for text, name in [
+            ("modules to not already have FSDP applied", "already_wrapped"),
+            ("found unsharded parameter", "tie_within_a_module"),
+            ("Child module FullyShardedDataParallel", "shared_module"),
+            ("AssertionError: ", "shared_module"),
+        ]:
+            if text in theirs["error"]:
+                return [name]
+        return []
+    names = []
+    if _fqns(ours) != _fqns(theirs):
+        if not planner.index.target:
+            return []
+        names.append("shared_module")
+    if shared:
+        names.append("tie_across_units")
+    elif planner.index.target:
+        names = ["shared_module"]
+    return names
+
+
+def decide(case, described, job, theirs):
+    """Adds to `case` what theirs and, where that differs, ours is, and why."""
+    planner = Planner(described.spec, job)
+    ours, shared = planner.outcome()
+    if "error" in theirs or not _same(ours, theirs):
+        case["decided"] = _reasons(planner, ours, shared, theirs)
+        if not case["decided"]:
+            raise AssertionError(f"{case}: {job}\nours {ours}\ntheirs {theirs}"[:4000])
+        case["ours"] = ours
+    if planner.negative:
+        case["negative_remainder"] = True
     case["model"] = described.spec
     case["job"] = job
     case["theirs"] = theirs
@@ -91,8 +275,8 @@ def decide(case, described, job, theirs, decided=None):
 def print_counts(cases):
     counts = collections.Counter()
     for case in cases:
-        counts[case["kind"]] += 1
-        if "error" in case["theirs"]:
-            counts["error " + case["theirs"]["error"][:60]] += 1
+        counts.update([case["kind"], *(f"decided {d}" for d in case.get("decided", []))])
+        if case.get("negative_remainder"):
+            counts["(negative remainder)"] += 1
     for kind, count in sorted(counts.items()):
         print(f"  {kind}: {count}")

@@ -126,20 +126,19 @@ class Described:
 class TreeMaker:
     """Random trees; the same ones for the same seed."""
 
-    def __init__(self, rng, norms=True, frozen=0.15):
+    def __init__(self, rng):
         self._rng = rng
-        self._norms = norms
-        self._frozen = frozen
 
     def make(self, max_modules):
         self._left = max_modules
         root = self._container(0)
         while not any(True for _ in root.parameters()):
             root.add_module("last", nn.Linear(3, 4))
-        if self._rng.random() < self._frozen:
-            for parameter in root.parameters():
-                parameter.requires_grad_(self._rng.random() < 0.5)
         return root
+
+    def freeze(self, root):
+        for parameter in root.parameters():
+            parameter.requires_grad_(self._rng.random() < 0.5)
 
     def _leaf(self):
         rng = self._rng
@@ -157,14 +156,11 @@ class TreeMaker:
             lambda: nn.ParameterList(
                 nn.Parameter(torch.empty(rng.randint(1, 9))) for _ in range(rng.randint(0, 3))
             ),
+            lambda: nn.BatchNorm1d(extent, track_running_stats=rng.random() < 0.2),
+            lambda: nn.BatchNorm2d(extent, track_running_stats=False),
+            lambda: nn.BatchNorm3d(extent, affine=False, track_running_stats=False),
+            lambda: nn.SyncBatchNorm(extent, track_running_stats=False),
         ]
-        if self._norms:
-            makers += [
-                lambda: nn.BatchNorm1d(extent, track_running_stats=rng.random() < 0.2),
-                lambda: nn.BatchNorm2d(extent, track_running_stats=False),
-                lambda: nn.BatchNorm3d(extent, affine=False, track_running_stats=False),
-                lambda: nn.SyncBatchNorm(extent, track_running_stats=False),
-            ]
         return rng.choice(makers)()
 
     def _container(self, depth):

@@ -19,7 +19,7 @@ import golden_rules as rules
 from golden_trees import Described
 
 
-def case(name, library, root, wrap, units, run=None, wrapped=(), job=None, decided=None):
+def case(name, library, root, wrap, units, run=None, wrapped=(), job=None):
     """`units` as FQNs in order; `wrapped`: FQNs that the policy "annotated" marks."""
     described = Described(root)
     for fqn in wrapped:
@@ -36,7 +36,7 @@ def case(name, library, root, wrap, units, run=None, wrapped=(), job=None, decid
     made = [unit[0] for unit in theirs["units"]] if "units" in theirs else theirs
     if units is not None and made != units:
         raise AssertionError(f"{name}: expected the units {units}, got {made}")
-    return rules.decide({"kind": name, "library": library}, described, job, theirs, decided)
+    return rules.decide({"kind": name, "library": library}, described, job, theirs)
 
 
 def size(min_params, **more):
@@ -171,7 +171,7 @@ def torch_wrap_cases():
     six = ["lin1", "lin2", "lin3", "lin4.nested_lin", "lin4", ""]
     yield case("P9", "torch", models.nested_wrap(), size(0), six)
     for child, root in [("lin1", models.nested_wrap()), ("lin1.1", models.nested_pair())]:
-        yield case("P10", "torch", root, size(0), None, run_p10(child), decided="already_wrapped")
+        yield case("P10", "torch", root, size(0), None, run_p10(child))
     norms = ["bn1", "bn2", "bn3", "sync_bn"]
     by_class = {"policy": "class", "wrap_classes": ["_BatchNorm"]}
     never = {"any_of": [{"policy": "none"}, by_class]}

@@ -103,10 +103,10 @@ def linear(original):
     return nn.Linear(3, 5, dtype=DTYPES[original])
 
 
-def line(kind, model, job, theirs, decided=()):
+def line(kind, model, job, theirs, decided=None, ours=None):
     made = {"kind": kind, "library": "torch"}
     if decided:
-        made["decided"] = list(decided)
+        made.update({"decided": [decided], "ours": ours})
     return {**made, "model": Described(model).spec, "job": job, "theirs": theirs}
 
 
@@ -122,13 +122,13 @@ def table_case(original, param, reduce, keep, strategy):
     }
     flat = step(unit(linear(original), strategy, precision), original, synchronize=False)
     theirs["unsynced_gradient"] = name(flat.grad.dtype)
-    decided = []
-    if keep and theirs["gradient"] != theirs["reduce"]:
-        decided.append("keep_is_reduce_dtype")
+    decided, ours = None, {**theirs, "gradient": theirs["reduce"]}
+    if keep and theirs != ours:
+        decided = "keep_is_reduce_dtype"
     job = {"mixed_precision": mixed(param, reduce, keep), "mesh": {"strategy": strategy}}
     if strategy.startswith("hybrid"):
         job["mesh"]["replicas"] = 2
-    return line("table", linear(original), job, theirs, decided)
+    return line("table", linear(original), job, theirs, decided, ours)
 
 
 def check_row(made, row, keep, strategy):

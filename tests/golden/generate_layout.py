@@ -94,32 +94,50 @@ class Case:
         ]
         self.ranks.append([flat._shard_numel_padded, *records])
 
-    def decided(self):
-        """Names of the decisions that make ours differ."""
-        names = []
+    def numels(self):
+        """Of the parameters that hold storage."""
+        tied = self.tie[0] if self.tie else None
+        return [torch.Size(s).numel() for i, s in enumerate(self.shapes) if i != tied]
+
+    def cut(self, outcome, end):
+        """`outcome` with ranks and shards as for a flat parameter of `end` elements."""
+        shards = outcome["shard_count"]
+        chunk = -(-end // shards)
+        ranks = []
+        for rank in range(self.world_size):
+            begin = rank % shards * chunk
+            pieces = []
+            for i, (offset, numel) in enumerate(zip(outcome["offsets"], self.numels())):
+                first, last = max(begin, offset), min(begin + chunk, offset + numel) - 1
+                if first <= last:
+                    pieces.append(
+                        [i, first - begin, last - first + 1, first - offset, last - offset]
+                    )
+            ranks.append([0 if self.aligned else self.ranks[rank][0], *pieces])
+        numel = chunk * shards if self.aligned else end
+        return {**outcome, "numel": numel, "shard_numel": chunk, "ranks": ranks}
+
+    def ours(self):
+        """(names of decisions, theirs changed by them)."""
+        names, ours = [], {**self.theirs}
         empty = [0 in shape for shape in self.shapes]
+        if any(empty):
+            names.append("empty_parameter_refused")
         if all(empty):
-            return ["empty_unit"]
+            ours = {"strategy": "FULL_SHARD", "shard_count": self.world_size, "offsets": [0]}
+            ours.update({"numel": 0, "shard_numel": 0, "ranks": [[0]] * self.world_size})
+            return [*names, "empty_unit"], ours
         if self.world_size == 1 and self.strategy != "no_shard":
             names.append("world_size_1")
+            ours["strategy"] = self.strategy.upper()
         if any(record[2] == 0 for rank in self.ranks for record in rank[1:]):
             names.append("empty_interval")
-        if self.aligned and empty[-1] and self.theirs["numel"] != self._numel_without_tail():
-            names.append("trailing_empty_parameter")
-        if self.aligned and self.theirs["shard_count"] == 1 and self.world_size > 1:
-            if self.theirs["numel"] != self._end():
-                names.append("no_shard_padding")
-        return names
-
-    def _end(self):
-        numels = [torch.Size(shape).numel() for shape in self.shapes]
-        return max(o + n for o, n in zip(self.theirs["offsets"], numels))
-
-    def _numel_without_tail(self):
-        """Had the empty parameters at the end not been aligned."""
-        numels = [torch.Size(shape).numel() for shape in self.shapes]
-        end = max(o + n for o, n in zip(self.theirs["offsets"], numels) if n)
-        return -(-end // self.world_size) * self.world_size
+            ours["ranks"] = [[r[0], *(v for v in r[1:] if v[2])] for r in self.ranks]
+        end = max(o + n for o, n in zip(ours["offsets"], self.numels()))
+        if self.aligned and ours["shard_count"] == 1 < self.world_size and ours["numel"] > end:
+            names.append("no_shard_padding")
+            ours = self.cut(ours, end)
+        return names, ours
 
     def line(self):
         job = {
@@ -140,8 +158,9 @@ class Case:
             if self.theirs[key] != value:
                 raise AssertionError(f"{self.kind}: {key} is {self.theirs[key]}, not {value}")
         line = {"kind": self.kind, "library": "torch", "world_size": self.world_size}
-        if decided := self.decided():
-            line["decided"] = decided
+        names, ours = self.ours()
+        if names:
+            line.update({"decided": names, "ours": ours})
         return {**line, "model": Described(self.module()).spec, "job": job, "theirs": self.theirs}
 
 

@@ -114,9 +114,9 @@ class Family:
         twist = rng.random()
         if twist < 0.2:
             maker.tie(root)
-        elif twist < 0.28:
+        elif twist < 0.3:
             maker.share(root, same_parent=rng.random() < 0.4)
-        elif twist < 0.4 and self.library == "torch":
+        elif twist < 0.42 and self.library == "torch":
             maker.freeze(root)
         described = Described(root)
         job = self.settings(rng, root, described)

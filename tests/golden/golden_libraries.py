@@ -213,28 +213,27 @@ def run_torch(root, described, job, details=False):
         )
     except (AssertionError, RuntimeError, ValueError) as error:
         return _error(error)
-    units, ties, held = [], {}, set()
+    units, ties = [], {}
     dtypes, strategies = [], []
     for unit in _made:
         parameters = []
+        fqn = described.module_fqn[id(unit._fsdp_wrapped_module)]
         if unit._handle is not None:
             flat = unit._handle.flat_param
             for name, module, _ in flat._param_infos:
                 parameters.append(_relative(described, module, name))
             for info in flat._shared_param_infos:
-                tied = _relative(described, info.module, info.param_name)
+                # By the path, since a shared module has several.
+                path = [fqn, info.module_name.replace("_fsdp_wrapped_module.", ""), info.param_name]
                 primary = _relative(described, info.prim_module, info.prim_param_name)
-                held.add(tied)
-                if tied != primary:
-                    ties.setdefault(primary, []).append(tied)
+                ties.setdefault(primary, []).append(".".join(part for part in path if part))
             dtypes.append(
                 [DTYPE_ENUM[unit._handle._fwd_bwd_param_dtype], DTYPE_ENUM[unit._handle._reduce_dtype]]
             )
         else:
             dtypes.append(None)
         strategies.append(unit.sharding_strategy.name)
-        held.update(parameters)
-        units.append([described.module_fqn[id(unit._fsdp_wrapped_module)], parameters])
+        units.append([fqn, parameters])
     assert wrapped is _made[-1]
     ignored = {id(p) for p in wrapped._ignored_params}
     left = {

@@ -2,6 +2,8 @@
 
 import collections
 
+_DTYPE_ENUM = {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}
+
 
 class Index:
     """Modules and parameters of a ModelSpec in JSON, with who uses what."""
@@ -119,10 +121,11 @@ class Planner:
         self.index = Index(spec)
         self.wrap = job["wrap"]
         self.always_root = self.wrap.get("root_unit", "always") == "always"
-        self.norms = []
-        if job.get("mixed_precision", {}).keys() & {"param_dtype", "reduce_dtype"}:
-            default = ["_BatchNorm"]
-            self.norms = job["mixed_precision"].get("ignored_classes", default)
+        self.job = job
+        self.norms, self.full_precision = [], set()
+        precision = job.get("mixed_precision", {})
+        if precision.keys() & {"param_dtype", "reduce_dtype"} and "none" != self.wrap.get("policy"):
+            self.norms = precision.get("ignored_classes", ["_BatchNorm"])
         self.negative = False
         self._find_ignored()
         self.units = []
@@ -142,27 +145,28 @@ class Planner:
         for module in self.ignored_modules:
             self.ignored |= index.storages_below(module)
 
-    def _visit(self, module):
-        """Makes units below `module`; returns the numel that they report."""
+    def _visit(self, module, asked=True):
+        """Makes units of what is to be one; returns the numel that they report.
+
+        asked: every module around this one let the policy through.
+        """
         index = self.index
         node = index.nodes[module]
         storages = index.storages_below(module) - self.ignored
         num = sum(index.numel[s] for s in storages)
-        policy = self.wrap
-        if self.norms and policy.get("policy") != "none":
-            policy = {"any_of": [policy, {"policy": "class", "wrap_classes": self.norms}]}
-        descend, _ = _asks(policy, node, num, None, module == 0)
-        if not descend:
-            return 0
+        descend = asked and _asks(self.wrap, node, num, None, module == 0)[0]
         reported = 0
         child = module + 1
         while child < index.ends[module]:
             if child not in self.ignored_modules and child not in index.target:
-                reported += self._visit(child)
+                reported += self._visit(child, descend)
             child = index.ends[child]
         remainder = num - reported
         self.negative = self.negative or remainder < 0
-        _, unit = _asks(policy, node, num, remainder, module == 0)
+        unit = descend and _asks(self.wrap, node, num, remainder, module == 0)[1]
+        if module > 0 and _matches(node, self.norms):
+            self.full_precision.add(module)
+            unit = True
         if unit and not (module == 0 and self.always_root):
             self.units.append(module)
             return num
@@ -212,7 +216,25 @@ class Planner:
             result["orphans"] = orphans
         if self.ignored:
             result["ignored"] = sorted(self.ignored)
+        settings = [self._settings(unit) for unit in self.units]
+        result["dtypes"] = [s[0] if held[unit] else None for s, unit in zip(settings, self.units)]
+        result["strategies"] = [s[1] for s in settings]
         return result, shared
+
+    def _settings(self, unit):
+        """([compute, reduce], strategy) of a unit of a float32 model."""
+        node, fqn = self.index.nodes[unit], self.index.fqns[unit]
+        settings = {**self.job.get("mixed_precision", {}), **self.job.get("mesh", {})}
+        settings.update(node.get("wrap_config", {}))
+        for override in self.wrap.get("overrides", []):
+            if override["fqn"] == fqn:
+                settings.update(override["config"])
+        compute = settings.get("param_dtype", "fp32")
+        reduce = settings.get("reduce_dtype", compute)
+        if unit in self.full_precision:
+            compute = reduce = "fp32"
+        strategy = settings.get("strategy", "full_shard").upper()
+        return [_DTYPE_ENUM[compute], _DTYPE_ENUM[reduce]], strategy
 
 
 def _same(one, other):
@@ -224,6 +246,10 @@ def _same(one, other):
             outcome.get("ignored", []),
         )
 
+    # Theirs says these where they are asked for, and no dtypes of a unit that holds nothing.
+    for key in {"dtypes", "strategies"} & other.keys():
+        if one[key] != other[key]:
+            return False
     return canonical(one) == canonical(other)
 
 
@@ -245,13 +271,16 @@ def _reasons(planner, ours, shared, theirs):
         return []
     names = []
     if _fqns(ours) != _fqns(theirs):
-        if not planner.index.target:
+        if planner.norms and "any_of" not in planner.wrap:
+            names.append("norms_keep_the_gate")
+        elif planner.index.target:
+            names.append("shared_module")
+        else:
             return []
-        names.append("shared_module")
     if shared:
         names.append("tie_across_units")
-    elif planner.index.target:
-        names = ["shared_module"]
+    if not names and planner.index.target:
+        names.append("alias_name")
     return names
 
 
@@ -259,6 +288,8 @@ def decide(case, described, job, theirs):
     """Adds to `case` what theirs and, where that differs, ours is, and why."""
     planner = Planner(described.spec, job)
     ours, shared = planner.outcome()
+    if "dtypes" not in theirs:
+        del ours["dtypes"], ours["strategies"]
     if "error" in theirs or not _same(ours, theirs):
         case["decided"] = _reasons(planner, ours, shared, theirs)
         if not case["decided"]:

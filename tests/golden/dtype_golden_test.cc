@@ -33,9 +33,9 @@ std::string TableText(absl::string_view compute, absl::string_view reduce, bool 
                       low_precision, "\ngradient ", gradient, "\nunsynced gradient ", unsynced);
 }
 
-std::string Table(const JsonObject& outcome, const std::string& gradient) {
+std::string Table(const JsonObject& outcome) {
   return TableText(String(outcome, "compute"), String(outcome, "reduce"),
-                   Member(outcome, "low_precision_shard").bool_value(), gradient,
+                   Member(outcome, "low_precision_shard").bool_value(), String(outcome, "gradient"),
                    String(outcome, "unsynced_gradient"));
 }
 
@@ -122,10 +122,7 @@ Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::P
     if (!changed.ok()) return {changed.status().ToString(), Changed(theirs), Changed(theirs)};
     return {Changed(changed->plan.units(0)), Changed(theirs), Changed(theirs)};
   }
-  // Kept gradients are in the reduce dtype, as documented, for every strategy.
-  const std::string gradient =
-      String(theirs, golden.Decided("keep_is_reduce_dtype") ? "reduce" : "gradient");
-  return {Table(plan.units(0)), Table(theirs, gradient), Table(theirs, String(theirs, "gradient"))};
+  return {Table(plan.units(0)), Table(golden.ours()), Table(theirs)};
 }
 
 TEST(DtypeGoldenTest, UnitsComputeReduceAndKeepGradientsAsTorch) {

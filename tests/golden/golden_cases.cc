@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -73,6 +74,10 @@ std::vector<int64_t> Integers(const JsonValue& list) {
   return integers;
 }
 
+const JsonObject& GoldenCase::ours() const {
+  return HasMember(line, "ours") ? Member(line, "ours").struct_value() : theirs();
+}
+
 bool GoldenCase::Decided(absl::string_view name) const {
   return std::find(decided.begin(), decided.end(), name) != decided.end();
 }
@@ -119,9 +124,10 @@ absl::StatusOr<v1::JobSpec> ResolvedJob(const GoldenCase& golden, int world_size
 void GoldenCounts::Compare(const GoldenCase& golden, absl::string_view actual,
                            absl::string_view expected, absl::string_view theirs) {
   ++cases_;
-  // A decision that changes nothing is none.
+  // A decision that changes nothing would be none, unless it is to refuse.
   const bool decided = !golden.decided.empty();
-  if (actual != expected || decided == (expected == theirs)) {
+  const bool refused = golden.decided.size() == 1 && absl::EndsWith(golden.decided[0], "_refused");
+  if (actual != expected || (!refused && decided == (expected == theirs))) {
     if (++failed_ > kMaxShown) return;
     ADD_FAILURE() << golden.Name()
                   << (actual != expected ? " differs:\n" : " is decided, but is as theirs:\n")

@@ -40,6 +40,8 @@ struct GoldenCase {
   JsonObject line;
 
   const JsonObject& theirs() const { return Member(line, "theirs").struct_value(); }
+  // What is expected: theirs, or where something was decided what that makes of it.
+  const JsonObject& ours() const;
   bool Decided(absl::string_view name) const;
   // "case 12 (size)", for messages.
   std::string Name() const;

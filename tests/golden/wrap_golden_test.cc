@@ -94,9 +94,7 @@ bool AnyNote(const v1::Plan& plan, const std::vector<std::string>& parts) {
 TEST(WrapGoldenTest, UnitsAreThoseOfTorchAndFairScale) {
   GoldenCounts counts;
   for (const GoldenCase& golden : ReadGoldens("wrap.jsonl")) {
-    const JsonObject& theirs = golden.theirs();
-    const bool own = HasMember(golden.line, "ours");
-    const JsonObject& ours = own ? Member(golden.line, "ours").struct_value() : theirs;
+    const JsonObject& ours = golden.ours();
     std::string actual;
     const auto resolved = ResolvedJob(golden, /*world_size=*/2);
     if (!resolved.ok()) {
@@ -109,7 +107,7 @@ TEST(WrapGoldenTest, UnitsAreThoseOfTorchAndFairScale) {
     } else {
       actual = std::string(planned.status().message());
     }
-    counts.Compare(golden, actual, Text(ours, ours), Text(theirs, ours));
+    counts.Compare(golden, actual, Text(ours, ours), Text(golden.theirs(), ours));
   }
   counts.Print("wrap.jsonl");
 }

@@ -125,7 +125,11 @@ def table_case(original, param, reduce, keep, strategy):
     decided, ours = None, {**theirs, "gradient": theirs["reduce"]}
     if keep and theirs != ours:
         decided = "keep_is_reduce_dtype"
-    job = {"mixed_precision": mixed(param, reduce, keep), "mesh": {"strategy": strategy}}
+    job = {
+        "wrap": {"policy": "none"},
+        "mixed_precision": mixed(param, reduce, keep),
+        "mesh": {"strategy": strategy},
+    }
     if strategy.startswith("hybrid"):
         job["mesh"]["replicas"] = 2
     return line("table", linear(original), job, theirs, decided, ours)
@@ -171,7 +175,7 @@ def changed_cases():
         }
         expected = [new, param or new, reduce or param or new]
         assert list(theirs.values()) == [name(DTYPES[dtype]) for dtype in expected]
-        job = {"mixed_precision": mixed(param, reduce)}
+        job = {"wrap": {"policy": "none"}, "mixed_precision": mixed(param, reduce)}
         made = line("changed", linear("fp32"), job, theirs)
         yield {**made, "new_dtype": new}
 

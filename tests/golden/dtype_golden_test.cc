@@ -113,9 +113,8 @@ struct Texts {
 Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::Plan& plan) {
   const JsonObject& theirs = golden.theirs();
   if (golden.kind == "buffers") return {Buffers(plan), Buffers(theirs), Buffers(theirs)};
-  if (golden.kind == "inputs") {
-    const std::string fed = String(theirs, "fed");
-    return {Inputs(plan, fed), Inputs(theirs), Inputs(theirs)};
+  if (golden.kind == "inputs" || golden.kind == "norm inputs") {
+    return {Inputs(plan, String(golden.line, "fed")), Inputs(golden.ours()), Inputs(theirs)};
   }
   if (golden.kind == "changed") {
     const auto changed = PlanIn(resolved, String(golden.line, "new_dtype"));

@@ -260,25 +260,66 @@ def input_cases():
         fsdp = unit(model, precision=precision, auto_wrap_policy=policy)
         integers = torch.zeros(2, dtype=torch.int64)
         fsdp(torch.ones(2, dtype=DTYPES[fed]), integers, feed=DTYPES[fed])
-        theirs = {"fed": str(DTYPES[fed]).removeprefix("torch."), "": model.seen, "inner": inner.seen}
+        theirs = {"": model.seen, "inner": inner.seen}
         spec = mixed(param, "")
         spec["cast_forward_inputs"], spec["cast_root_forward_inputs"] = every, root
         job = {
             "wrap": {"policy": "class", "wrap_classes": ["SeeingInner"]},
             "mixed_precision": spec,
         }
+        made = {"kind": "inputs", "library": "torch", "fed": str(DTYPES[fed]).removeprefix("torch.")}
+        ours = {**theirs, "": [made["fed"], "int64"]}
+        if every and not root and theirs != ours:
+            made.update({"decided": ["root_inputs_as_documented"], "ours": ours})
+        yield {**made, "model": described.spec, "job": job, "theirs": theirs}
+
+
+class SeeingNorm(nn.BatchNorm1d):
+    """A batch norm, which mixed precision leaves alone by default."""
+
+    def forward(self, inputs):
+        self.seen = [str(inputs.dtype).removeprefix("torch."), "int64"]
+        return super().forward(inputs)
+
+
+class NormNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+        self.inner = SeeingNorm(3, track_running_stats=False)
+
+    def forward(self, inputs):
+        self.seen = [str(inputs.dtype).removeprefix("torch."), "int64"]
+        out = self.inner(inputs * self.w)
+        assert out.dtype == inputs.dtype
+        return out
+
+
+def norm_input_cases():
+    """A module out of mixed precision meets inputs that are in it."""
+    for param in ["bf16", "fp16"]:
+        model = NormNet()
+        inner = model.inner
+        described = Described(model)
+        policy = ModuleWrapPolicy([nn.Linear])
+        fsdp = unit(model, precision=precision_of(param, ""), auto_wrap_policy=policy)
+        fsdp(torch.ones(4, 3))
         yield {
-            "kind": "inputs",
+            "kind": "norm inputs",
             "library": "torch",
+            "fed": "float32",
             "model": described.spec,
-            "job": job,
-            "theirs": theirs,
+            "job": {
+                "wrap": {"policy": "annotated"},
+                "mixed_precision": mixed(param, ""),
+            },
+            "theirs": {"": model.seen, "inner": inner.seen},
         }
 
 
 def main():
     libraries.start_ranks(world_size=4)
-    cases = [*table_cases(), *changed_cases(), *buffer_cases(), *input_cases()]
+    cases = [*table_cases(), *changed_cases(), *buffer_cases(), *input_cases(), *norm_input_cases()]
     golden_file.write("dtypes.jsonl", SOURCES, libraries.VERSIONS, cases)
     counts = collections.Counter()
     for made in cases:

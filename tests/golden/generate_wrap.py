@@ -100,9 +100,9 @@ def annotate(rng, described, overrides):
 class Family:
     """Random cases of one kind: `settings(rng, root, described)` gives the job's wrap part."""
 
-    def __init__(self, name, count, settings, library="torch", details=False):
+    def __init__(self, name, count, settings, library="torch", details=False, twist=""):
         self.name, self.count, self.settings, self.library = name, count, settings, library
-        self.details = details
+        self.details, self.twist = details, twist
 
     def cases(self):
         for i in range(self.count):
@@ -111,13 +111,15 @@ class Family:
     def case(self, rng):
         maker = TreeMaker(rng)
         root = maker.make(max_modules=rng.randint(2, 14))
-        twist = rng.random()
-        if twist < 0.2:
+        twist = self.twist or self._twist(rng.random())
+        if twist == "tie":
             maker.tie(root)
-        elif twist < 0.3:
+        elif twist == "share":
             maker.share(root, same_parent=rng.random() < 0.4)
-        elif twist < 0.42 and self.library == "torch":
+        elif twist == "freeze":
             maker.freeze(root)
+        elif twist == "mix":
+            maker.mix_dtypes(root)
         described = Described(root)
         job = self.settings(rng, root, described)
         details = "mixed_precision" in job or self.details
@@ -126,6 +128,14 @@ class Family:
         else:
             theirs = libraries.run_torch(root, described, job, details)
         return rules.decide({"kind": self.name, "library": self.library}, described, job, theirs)
+
+
+    def _twist(self, share):
+        if share < 0.2:
+            return "tie"
+        if share < 0.3:
+            return "share"
+        return "freeze" if share < 0.42 and self.library == "torch" else "none"
 
 
 def torch_size(rng, root, described):
@@ -198,6 +208,10 @@ FAMILIES = [
     Family("annotated", 40, torch_annotated, details=True),
     Family("annotated_by_policy", 30, fairscale_annotated, library="fairscale"),
     Family("precision", 70, torch_precision),
+    Family("shared", 25, torch_size, twist="share"),
+    Family("shared_by_policy", 25, fairscale_size, library="fairscale", twist="share"),
+    Family("tied_by_policy", 15, fairscale_size, library="fairscale", twist="tie"),
+    Family("mixed_dtypes", 25, torch_class, twist="mix"),
 ]
 
 

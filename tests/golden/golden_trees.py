@@ -193,6 +193,13 @@ class TreeMaker:
             made.add_module("xyzu"[i], child)
         return made
 
+    def mix_dtypes(self, root):
+        for module in root.modules():
+            if self._rng.random() < 0.2:
+                for name, value in module._parameters.items():
+                    if value is not None:
+                        module._parameters[name] = nn.Parameter(value.detach().bfloat16())
+
     def tie(self, root):
         """Makes one parameter of the tree another one, if there are two."""
         slots = [

@@ -227,7 +227,27 @@ def large_cases():
         yield case(name, "torch", root, {"policy": "size"}, units, run)
 
 
+def refused_case(name, parameter, theirs, ours):
+    """A Linear with one more parameter that FSDP, too, refuses."""
+    root = lin(3, 4)
+    root.register_parameter("odd", nn.Parameter(parameter, requires_grad=False))
+    described = Described(root)
+    job = {"wrap": {"policy": "none"}}
+    outcome = libraries.run_torch(root, described, job)
+    if theirs not in outcome.get("error", ""):
+        raise AssertionError(f"{name}: {outcome}")
+    case = {"kind": name, "library": "torch", "ours": {"refused": ours}}
+    return {**case, "model": described.spec, "job": job, "theirs": outcome}
+
+
+def refused_cases():
+    integers = torch.zeros(3, dtype=torch.int64)
+    yield refused_case("scalar", torch.tensor(1.0), "scalar parameters", "odd: is a scalar")
+    yield refused_case("integers", integers, "uniform dtype", "odd: has the dtype int64")
+
+
 def cases():
+    yield from refused_cases()
     yield from fairscale_cases()
     yield from torch_wrap_cases()
     yield from frozen_cases()

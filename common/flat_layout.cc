@@ -52,8 +52,8 @@ absl::StatusOr<FlatLayout> MakeFlatLayout(absl::Span<const int64_t> numels,
       return absl::InvalidArgumentError(absl::StrCat("a parameter has ", numel, " elements"));
     const int64_t offset = RoundUpTo(layout.end, param_align);
     layout.offsets.push_back(offset);
-    // Nothing to place, nothing to align for: the next parameter rounds up by itself.
-    if (numel > 0) layout.end = offset + numel;
+    // Of an empty parameter too, as FSDP: no offset lies behind the end.
+    layout.end = offset + numel;
     total += numel;
   }
   if (total == 0) return layout;

@@ -155,6 +155,14 @@ TEST(FlatLayoutTest, NothingTakesNoPlace) {
   EXPECT_TRUE(ShardRecords(empty.offsets, std::vector<int64_t>{0, 0}, 0, 100).empty());
 }
 
+// As FSDP, which aligns an empty parameter like any other: 5 and 0 elements of float32 over 3.
+TEST(FlatLayoutTest, AnEmptyParameterAtTheEndIsAligned) {
+  const FlatLayout layout = LayOut({5, 0}, {.shard_align_bytes = 0, .shard_count = 3});
+  EXPECT_EQ(layout.offsets, (std::vector<int64_t>{0, 8}));
+  EXPECT_EQ(layout.end, 8);
+  EXPECT_EQ(layout.padded_numel, 9);
+}
+
 TEST(FlatLayoutTest, RefusesOptionsOutOfRange) {
   for (const FlatLayoutOptions& options :
        {FlatLayoutOptions{.param_align_bytes = -1},

@@ -42,7 +42,8 @@ struct Activations {
   std::vector<v1::ActivationForecast> classes;  // largest first
 };
 
-// `plan` is of `model`, which is valid.
+// `plan` is of `model`, which is valid. Where the job's batch does not divide by its ranks, those
+// with the most count.
 Activations ForecastActivations(const v1::ModelSpec& model, const v1::Plan& plan,
                                 const v1::JobSpec& resolved, int world_size);
 

@@ -1,6 +1,6 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap
-// and mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations in
-// job_spec_resolve_mesh.cc.
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. The
+// messages wrap and mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations
+// in job_spec_resolve_mesh.cc.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>

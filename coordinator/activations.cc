@@ -190,7 +190,7 @@ class Walk {
 v1::ActivationSpec PassOf(const v1::JobSpec& resolved, int world_size) {
   v1::ActivationSpec spec = resolved.activations();
   if (!resolved.model().has_builtin()) return spec;
-  const int64_t ranks = world_size * std::max<int64_t>(1, resolved.micro_batches());
+  const int64_t ranks = std::max(1, world_size) * std::max<int64_t>(1, resolved.micro_batches());
   if (!spec.has_batch()) spec.set_batch((resolved.global_batch() + ranks - 1) / ranks);
   if (!spec.has_sequence()) spec.set_sequence(resolved.model().context());
   return spec;

@@ -72,7 +72,9 @@ TEST(ActivationsTest, WhatKnownClassesKeep) {
       {"Conv1D", M("m", "Conv1D", {P("weight", {8, 4}), P("bias", {4})}), 4 * 8},
       {"Embedding", M("m", "Embedding", {P("weight", {100, 8})}), 8},
       {"LayerNorm", M("m", "LayerNorm", {P("weight", {8}), P("bias", {8})}), 4 * 8 + 8},
-      {"LlamaRMSNorm", M("m", "LlamaRMSNorm", {P("weight", {8})}), 4 * 8 + 4},
+      {"RMSNorm", M("m", "RMSNorm", {P("weight", {8})}), 4 * 8 + 4},
+      {"LlamaRMSNorm", M("m", "LlamaRMSNorm", {P("weight", {8})}), 4 * 8 + 4 * 8 + 4},
+      {"T5LayerNorm", M("m", "T5LayerNorm", {P("weight", {8})}), 4 * 8 + 4 * 8 + 4},
       {"MultiheadAttention",
        M("m", "MultiheadAttention", {P("in_proj_weight", {24, 8})},
          {M("out_proj", "NonDynamicallyQuantizableLinear", {P("weight", {8, 8})})}),
@@ -157,8 +159,9 @@ std::string LlamaLayer(const std::string& name) {
 }
 
 TEST(ActivationsTest, LlamaLayersByHand) {
-  // 4 x 16 + 2 x 16 + 2 x 8 + 4 x 48 elements and two deviations of float32.
-  const int64_t layer = 15 * (2 * (64 + 32 + 16 + 192) + 8);
+  // Norms and what they give 4 x 16 elements, attention 4 x 16 and the MLP 4 x 48; in float32 the
+  // norms' two inputs of 16 and their deviations.
+  const int64_t layer = 15 * (2 * (64 + 64 + 192) + 2 * 4 * 16 + 8);
   const std::string model = M("", "LlamaForCausalLM", {},
                               {M("model", "LlamaModel", {},
                                  {M("embed_tokens", "Embedding", {P("weight", {100, 16})}),
@@ -167,7 +170,7 @@ TEST(ActivationsTest, LlamaLayersByHand) {
                                   M("rotary_emb", "LlamaRotaryEmbedding", {})}),
                                Linear("lm_head", 16, 100)});
   const int64_t logits = 15 * 100 * (2 + 4);
-  const int64_t rest = 15 * 8 + 15 * (2 * 16 + 4) + 15 * 2 * 16 + logits;
+  const int64_t rest = 15 * 8 + 15 * (2 * 16 + 4 * 16 + 4) + 15 * 2 * 16 + logits;
   const Activations forecast = Forecast({model, kBFloat16Pass, {"LlamaDecoderLayer"}});
   EXPECT_EQ(forecast.certainty, v1::Forecast::ESTIMATED);
   EXPECT_EQ(forecast.total, 2 * layer + rest);
@@ -204,7 +207,8 @@ std::string Gpt2Layer() {
                M("c_proj", "Conv1D", {P("weight", {64, 16})})})});
 }
 
-// 34 bytes x width in 16 bits (Korthikanti and others, without attention's scores) and 16 of norms.
+// 34 bytes x width in 16 bits (Korthikanti and others, without attention's scores), and the norms'
+// 16.
 TEST(ActivationsTest, Gpt2AndBertLayersAreThirtyFourBytesAWidth) {
   const std::string bert =
       M("b", "BertLayer", {},
@@ -227,7 +231,7 @@ TEST(ActivationsTest, MixtralSendsATokenToTwoExperts) {
             {M("0", "MixtralBlockSparseTop2MLP", {}, {Linear("w1", 16, 48)})})}),
        M("input_layernorm", "MixtralRMSNorm", {P("weight", {16})})});
   EXPECT_EQ(Forecast({M("", "Sequential", {}, {layer}), kBFloat16Pass, {}}).total,
-            15 * (2 * (64 + 32 + 16 + 2 * (32 + 192)) + 8 + 4 * 8));
+            15 * (2 * (64 + 64 + 2 * (48 + 192)) + 2 * 4 * 16 + 8 + 4 * 8 + 64));
 }
 
 TEST(ActivationsTest, T5KeepsItsScores) {
@@ -238,10 +242,20 @@ TEST(ActivationsTest, T5KeepsItsScores) {
               {M("SelfAttention", "T5Attention", {}, {Linear("q", 32, 128)})}),
             M("1", "T5LayerFF", {},
               {M("DenseReluDense", "T5DenseActDense", {}, {Linear("wi", 32, 256)})})})});
-  // 2 x 32 + 4 x 128 elements of attention, 2 x 32 + 2 x 256 of the MLP; two masks of 32 and one of
-  // 256 bytes, two deviations; of each of 5 tokens 2 x 2 + 1 bytes in each of two heads.
+  // Two norms of 3 x 32 elements, 4 x 128 of attention and 2 x 256 of the MLP; the norms' inputs in
+  // float32 and their deviations; two masks of 32 bytes and one of 256; of each of 5 tokens 4 + 2
+  // + 1 bytes in each of two heads.
   EXPECT_EQ(Forecast({M("", "T5Stack", {}, {block}), kBFloat16Pass, {}}).total,
-            15 * (2 * (64 + 512 + 64 + 512) + 64 + 256 + 8 + 2 * 5 * 5));
+            15 * (2 * (96 + 512 + 96 + 512) + 2 * (4 * 32 + 4) + 64 + 256 + 2 * 5 * 7));
+}
+
+TEST(ActivationsTest, GeluThatIsNotOneOperationKeepsThreeMore) {
+  std::string layer = Gpt2Layer();
+  const std::string c_proj = M("c_proj", "Conv1D", {P("weight", {64, 16})});
+  layer.replace(layer.find(c_proj), c_proj.size(),
+                absl::StrCat(c_proj, ",", M("act", "NewGELUActivation", {})));
+  EXPECT_EQ(Forecast({M("", "Sequential", {}, {layer}), kBFloat16Pass, {}}).total,
+            15 * (34 * 16 + 16 + 3 * 64 * 2));
 }
 
 TEST(ActivationsTest, SharedModulesComputeAgain) {
@@ -255,6 +269,73 @@ TEST(ActivationsTest, FiguresThatOverflowAreCutOff) {
   const Activations forecast =
       Forecast({root, R"(,"activations":{"batch":2147483648,"sequence":2147483648})", {}});
   EXPECT_EQ(forecast.total, kMaxActivationBytes);
+}
+
+// The blocks of tests/measure/saved_activations.py: a width of 256, eight heads of 32 of which four
+// have keys, an MLP of 688 or 1,024; T5 has six heads of 64.
+std::string MeasuredBlock(const std::string& name) {
+  const std::vector<std::string> attention = {
+      Linear("q_proj", 256, 256), Linear("k_proj", 256, 128), Linear("v_proj", 256, 128),
+      Linear("o_proj", 256, 256)};
+  const std::string norm = M("input_layernorm", "LlamaRMSNorm", {P("weight", {256})});
+  if (name == "llama" || name == "mistral" || name == "qwen2") {
+    const std::string layer = name == "llama"     ? "LlamaDecoderLayer"
+                              : name == "mistral" ? "MistralDecoderLayer"
+                                                  : "Qwen2DecoderLayer";
+    return M("b", layer, {},
+             {M("self_attn", "A", {}, attention),
+              M("mlp", "MLP", {}, {Linear("gate_proj", 256, 688)}), norm});
+  }
+  if (name == "mixtral") {
+    const std::string expert = M("0", "E", {}, {Linear("w1", 256, 688)});
+    return M("b", "MixtralDecoderLayer", {},
+             {M("self_attn", "A", {}, attention),
+              M("block_sparse_moe", "S", {},
+                {Linear("gate", 256, 8), M("experts", "ModuleList", {}, {expert})}),
+              norm});
+  }
+  if (name == "gpt2") {
+    return M(
+        "b", "GPT2Block", {},
+        {M("attn", "A", {}, {M("c_attn", "Conv1D", {P("weight", {256, 768})})}),
+         M("mlp", "MLP", {},
+           {M("c_fc", "Conv1D", {P("weight", {256, 1024})}), M("act", "NewGELUActivation", {})})});
+  }
+  if (name == "bert") {
+    return M("b", "BertLayer", {},
+             {M("attention", "A", {}, {M("self", "S", {}, {Linear("query", 256, 256)})}),
+              M("intermediate", "I", {}, {Linear("dense", 256, 1024)})});
+  }
+  const std::vector<std::string> dense =
+      name == "t5-relu"
+          ? std::vector<std::string>{Linear("wi", 256, 1024)}
+          : std::vector<std::string>{Linear("wi_0", 256, 1024), Linear("wi_1", 256, 1024),
+                                     M("act", "NewGELUActivation", {})};
+  return M("b", "T5Block", {},
+           {M("layer", "ModuleList", {},
+              {M("0", "T5LayerSelfAttention", {},
+                 {M("SelfAttention", "T5Attention", {}, {Linear("q", 256, 384)})}),
+               M("1", "T5LayerFF", {}, {M("DenseReluDense", "D", {}, dense)})})});
+}
+
+// Bytes a token that torch 2.5.1 and transformers 4.57.3 saved there, in bfloat16 and float32.
+TEST(ActivationsTest, BlocksAreWithinFourPercentOfWhatTransformersSaves) {
+  const std::vector<std::tuple<std::string, int64_t, int64_t>> measured = {
+      {"llama", 11'272, 20'488},   {"mistral", 11'272, 20'488},       {"qwen2", 11'272, 20'488},
+      {"mixtral", 19'944, 37'740}, {"gpt2", 14'856, 29'200},          {"bert", 8'712, 16'912},
+      {"t5-relu", 19'720, 29'448}, {"t5-gated-gelu", 29'960, 49'928},
+  };
+  const std::string pass = R"(,"activations":{"batch":2,"sequence":128})";
+  for (const auto& [name, bfloat16, float32] : measured) {
+    const std::string root = M("", "Sequential", {}, {MeasuredBlock(name)});
+    const Activations half =
+        Forecast({root, pass + R"(,"mixed_precision":{"param_dtype":"bf16"})", {}});
+    EXPECT_EQ(half.certainty, v1::Forecast::ESTIMATED) << name;
+    EXPECT_NEAR(static_cast<double>(half.total) / 256, bfloat16, 0.04 * bfloat16) << name;
+    EXPECT_NEAR(static_cast<double>(Forecast({root, pass, {}}).total) / 256, float32,
+                0.04 * float32)
+        << name;
+  }
 }
 
 Activations Gpt(const std::string& more, int world_size = 2) {

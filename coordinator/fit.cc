@@ -341,6 +341,7 @@ std::string DeviceOf(const v1::Layout& layout) {
 
 absl::StatusOr<FittedLayout> LayOutToFit(const v1::ModelSpec& model, const v1::Plan& plan,
                                          const v1::JobSpec& resolved, int world_size) {
+  TESSERA_RETURN_IF_ERROR(MakeMesh(resolved.mesh(), world_size).status());
   return ChooseUnshard(plan, resolved, world_size,
                        ForecastOptionsOf(model, plan, resolved, world_size));
 }

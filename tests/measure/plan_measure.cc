@@ -1,8 +1,8 @@
-// How long a plan takes, for models of 1,000 to 1,000,000 modules under each policy: seconds, and
-// the processor's nanoseconds a module, which should stay the same from line to line. A layer has ten modules, one
-// of them tied to the first layer's.
+// How long a plan takes, for Llama-3.1-405B and for models of 1,000 to 1,000,000 modules under each
+// policy: seconds, and the processor's nanoseconds a module, which should stay the same from line
+// to line. A layer has ten modules, one of them tied to the first layer's.
 //
-//   bazel run -c opt //tests/measure:plan_measure -- [MODULES...]      0: Llama-3.1-405B
+//   bazel-bin/tests/measure/plan_measure [MODULES...]      0: Llama-3.1-405B
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -62,6 +62,8 @@ void AddStatsCommand(CLI::App& app, Command* chosen);
 void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddCancelCommand(CLI::App& app, Command* chosen);
 void AddBenchCommand(CLI::App& app, Command* chosen);
+// Under `bench`.
+void AddBenchPlanCommand(CLI::App& bench, Command* chosen);
 
 }  // namespace tessera
 

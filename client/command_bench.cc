@@ -133,6 +133,7 @@ void AddBenchCommand(CLI::App& app, Command* chosen) {
   collective->add_option("--runs", flags->runs, "of each, timed; 21 or more make a figure [41]");
   AddOutputFlag(*collective, flags->client);
   collective->callback([=] { *chosen = [=] { return RunBench(*flags); }; });
+  AddBenchPlanCommand(*command, chosen);
 }
 
 }  // namespace tessera

@@ -1,10 +1,18 @@
 // tessera plan: cuts a model into units, without a coordinator.
 #include <CLI/CLI.hpp>
+#include <optional>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/command.h"
+#include "client/job_input.h"
+#include "client/plan_compare.h"
 #include "client/plan_flags.h"
+#include "client/plan_page.h"
 #include "client/plan_table.h"
+#include "common/errors.h"
 #include "common/job_spec.h"
+#include "common/json_message.h"
 #include "common/status_macros.h"
 #include "coordinator/job_planner.h"
 #include "tessera/v1/plan_service.pb.h"
@@ -12,11 +20,13 @@
 namespace tessera {
 namespace {
 
-absl::StatusOr<v1::CreatePlanResponse> MakePlan(const PlanFlags& flags) {
-  TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, LoadPlanSpec(flags));
-  TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec resolved, ResolveJobSpec(std::move(spec)));
-  TESSERA_ASSIGN_OR_RETURN(const int world_size, PlannedWorldSize(flags, resolved));
-  TESSERA_ASSIGN_OR_RETURN(JobPlan planned, PlanJob(resolved, world_size));
+struct PlanCommand {
+  std::shared_ptr<PlanFlags> plan = std::make_shared<PlanFlags>();
+  std::string output = "table";
+  std::string compare;
+};
+
+v1::CreatePlanResponse ToResponse(JobPlan planned) {
   v1::CreatePlanResponse plan;
   plan.mutable_plan()->Swap(&planned.plan);
   plan.mutable_layout()->Swap(&planned.layout);
@@ -24,16 +34,79 @@ absl::StatusOr<v1::CreatePlanResponse> MakePlan(const PlanFlags& flags) {
   return plan;
 }
 
-int RunPlan(const PlanFlags& flags, const ClientFlags& client) {
-  const absl::StatusOr<v1::CreatePlanResponse> plan = MakePlan(flags);
-  if (!plan.ok()) return Report(plan.status());
-  if (!client.json()) {
-    Print(PlanTable(plan->plan(), plan->layout(), plan->forecast()));
-    return 0;
+struct Planned {
+  v1::JobSpec resolved;
+  JobPlan plan;
+};
+
+absl::StatusOr<Planned> MakePlanned(const PlanFlags& flags) {
+  Planned planned;
+  TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, LoadPlanSpec(flags));
+  TESSERA_ASSIGN_OR_RETURN(planned.resolved, ResolveJobSpec(std::move(spec)));
+  TESSERA_ASSIGN_OR_RETURN(const int world_size, PlannedWorldSize(flags, planned.resolved));
+  TESSERA_ASSIGN_OR_RETURN(planned.plan, PlanJob(planned.resolved, world_size));
+  return planned;
+}
+
+absl::StatusOr<std::string> PlanOne(const PlanCommand& command) {
+  TESSERA_ASSIGN_OR_RETURN(Planned planned, MakePlanned(*command.plan));
+  const JobPlan& plan = planned.plan;
+  if (command.output == "table") return PlanTable(plan.plan, plan.layout, plan.forecast);
+  if (command.output == "json") return ToJson(ToResponse(std::move(planned.plan)));
+  TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(planned.resolved));
+  return PlanPage(
+      {model, plan.plan, plan.layout, plan.forecast, planned.resolved.memory().device_memory()});
+}
+
+// Of a plan that was printed, nothing can be changed; a model or a job is planned with the flags.
+absl::StatusOr<ComparedPlan> LoadCompared(const std::string& file, PlanFlags flags) {
+  ComparedPlan compared;
+  compared.source = file;
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
+  const PlanFileKind kind = KindOfPlanFile(text);
+  if (kind == PlanFileKind::kPlan) {
+    if (ChangesPlan(flags)) {
+      return InvalidField(file,
+                          "is a plan already, and flags would change it; drop them, or "
+                          "compare job files or models");
+    }
+    TESSERA_RETURN_IF_ERROR(
+        ParseJson(text, file, "what `tessera plan --output=json` prints", &compared.plan));
+    if (compared.plan.plan().units_size() != compared.plan.layout().units_size()) {
+      return InvalidField(file,
+                          "has more or fewer units in its layout than in its plan; print it "
+                          "again with `tessera plan --output=json`");
+    }
+    return compared;
   }
-  const absl::StatusOr<std::string> json = ToJson(*plan);
-  if (!json.ok()) return Report(json.status());
-  Print(*json);
+  (kind == PlanFileKind::kModel ? flags.model : flags.job) = file;
+  absl::StatusOr<Planned> planned = MakePlanned(flags);
+  if (!planned.ok()) return Annotate(planned.status(), file);
+  compared.plan = ToResponse(std::move(planned->plan));
+  return compared;
+}
+
+absl::StatusOr<std::string> Compare(const PlanCommand& command) {
+  if (!command.plan->model.empty() || !command.plan->job.empty()) {
+    return InvalidField("--compare",
+                        "stands beside --model or --job; its files say what is planned");
+  }
+  const std::vector<std::string> files = absl::StrSplit(command.compare, ',');
+  if (files.size() != 2 || files[0].empty() || files[1].empty()) {
+    return InvalidField("--compare",
+                        absl::StrCat("\"", command.compare, "\" is not two files; give FILE,FILE"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ComparedPlan a, LoadCompared(files[0], *command.plan));
+  TESSERA_ASSIGN_OR_RETURN(const ComparedPlan b, LoadCompared(files[1], *command.plan));
+  if (command.output == "table") return CompareTable(a, b);
+  return command.output == "json" ? CompareJson(a, b) : ComparePage(a, b);
+}
+
+int RunPlan(const PlanCommand& command) {
+  const absl::StatusOr<std::string> text =
+      command.compare.empty() ? PlanOne(command) : Compare(command);
+  if (!text.ok()) return Report(text.status());
+  Print(*text);
   return 0;
 }
 
@@ -41,11 +114,13 @@ int RunPlan(const PlanFlags& flags, const ClientFlags& client) {
 
 void AddPlanCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("plan", "Cut a model into units, offline");
-  auto flags = std::make_shared<PlanFlags>();
-  auto client = std::make_shared<ClientFlags>();
-  AddPlanFlags(*command, flags);
-  AddOutputFlag(*command, client);
-  command->callback([=] { *chosen = [=] { return RunPlan(*flags, *client); }; });
+  auto flags = std::make_shared<PlanCommand>();
+  AddPlanFlags(*command, flags->plan);
+  command->add_option("--compare", flags->compare,
+                      "FILE,FILE: plans of two jobs, models or printed plans side by side");
+  command->add_option("--output", flags->output, "table, json or html [table]")
+      ->check(CLI::IsMember({"table", "json", "html"}));
+  command->callback([=] { *chosen = [=] { return RunPlan(*flags); }; });
 }
 
 }  // namespace tessera

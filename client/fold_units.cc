@@ -106,4 +106,12 @@ std::vector<UnitGroup> FoldUnits(absl::Span<const std::string> fqns,
   return groups;
 }
 
+std::vector<std::string> FoldFqns(absl::Span<const std::string> fqns) {
+  std::vector<std::string> names;
+  for (UnitGroup& group : FoldUnits(fqns, std::vector<std::string>(fqns.size()))) {
+    names.push_back(std::move(group.name));
+  }
+  return names;
+}
+
 }  // namespace tessera

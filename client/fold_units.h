@@ -24,6 +24,9 @@ struct UnitGroup {
 std::vector<UnitGroup> FoldUnits(absl::Span<const std::string> fqns,
                                  absl::Span<const std::string> kinds);
 
+// The names of the groups of FQNs that are all of one kind.
+std::vector<std::string> FoldFqns(absl::Span<const std::string> fqns);
+
 // `text` as a whole number that is written as StrCat writes it (no sign, no leading zero), below
 // 10^9; else -1.
 int CountingNumber(absl::string_view text);

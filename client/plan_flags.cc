@@ -1,6 +1,7 @@
 #include "client/plan_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -162,6 +163,30 @@ absl::StatusOr<v1::JobSpec> LoadPlanSpec(const PlanFlags& flags) {
   }
   TESSERA_RETURN_IF_ERROR(ApplyPlanFlags(flags, &spec));
   return spec;
+}
+
+PlanFileKind KindOfPlanFile(absl::string_view json) {
+  bool plan = false;
+  bool layout = false;
+  bool root = false;
+  // Only the outermost keys are looked at; what is below them is not kept.
+  const auto look = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    if (event != nlohmann::json::parse_event_t::key) return depth == 0;
+    if (depth > 1) return false;
+    plan |= parsed == "plan";
+    layout |= parsed == "layout";
+    root |= parsed == "root";
+    return false;
+  };
+  const nlohmann::json outermost =
+      nlohmann::json::parse(json.begin(), json.end(), look, /*allow_exceptions=*/false);
+  if (outermost.is_discarded()) return PlanFileKind::kJob;
+  if (plan && layout) return PlanFileKind::kPlan;
+  return root ? PlanFileKind::kModel : PlanFileKind::kJob;
+}
+
+bool ChangesPlan(const PlanFlags& flags) {
+  return !flags.fields.empty() || flags.world_size.has_value();
 }
 
 absl::StatusOr<int> PlannedWorldSize(const PlanFlags& flags, const v1::JobSpec& resolved) {

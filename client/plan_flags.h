@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "tessera/v1/job.pb.h"
 
 namespace CLI {
@@ -46,6 +47,14 @@ void AddPlanFlags(CLI::App& command, const std::shared_ptr<PlanFlags>& flags);
 
 // The source with the flags applied; nothing is filled in.
 absl::StatusOr<v1::JobSpec> LoadPlanSpec(const PlanFlags& flags);
+
+// What a file of `--compare` holds, by its keys: what `tessera plan --output=json` printed (plan,
+// layout), a ModelSpec (root), or else a job file.
+enum class PlanFileKind { kPlan, kModel, kJob };
+PlanFileKind KindOfPlanFile(absl::string_view json);
+
+// Whether a flag is given that would change a plan.
+bool ChangesPlan(const PlanFlags& flags);
 
 // Sets in `spec` what the flags say.
 absl::Status ApplyPlanFlags(const PlanFlags& flags, v1::JobSpec* spec);

@@ -133,6 +133,28 @@ TEST(PlanFlagsTest, WantsExactlyOneSource) {
   EXPECT_THAT(LoadPlanSpec(flags).status().message(), HasSubstr("--job"));
 }
 
+TEST(PlanFlagsTest, TellsFilesApartByTheirKeys) {
+  EXPECT_EQ(KindOfPlanFile(R"({"plan": {"units": [{"root": 1}]}, "layout": {}, "forecast": {}})"),
+            PlanFileKind::kPlan);
+  EXPECT_EQ(KindOfPlanFile(R"({"name": "m", "root": {"name": ""}})"), PlanFileKind::kModel);
+  EXPECT_EQ(KindOfPlanFile(R"({"name": "j", "model": {"spec": {"root": {}}}})"),
+            PlanFileKind::kJob);
+  for (const char* text : {"", "{", "[1]", "7", "{\"plan\": {}", "[{\"root\": 1}]"}) {
+    EXPECT_EQ(KindOfPlanFile(text), PlanFileKind::kJob) << text;
+  }
+}
+
+TEST(PlanFlagsTest, KnowsWhetherAFlagWouldChangeAPlan) {
+  PlanFlags flags;
+  flags.model = "a.json";
+  EXPECT_FALSE(ChangesPlan(flags));
+  flags.world_size = 2;
+  EXPECT_TRUE(ChangesPlan(flags));
+  flags.world_size.reset();
+  flags.fields.emplace_back("--wrap", "none");
+  EXPECT_TRUE(ChangesPlan(flags));
+}
+
 TEST(PlanFlagsTest, PlansAtTheWorldSizeThatIsAskedFor) {
   v1::JobSpec resolved;
   resolved.mutable_mesh()->set_max_workers(4);

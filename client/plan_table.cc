@@ -21,8 +21,9 @@ constexpr size_t kFingerprintCharacters = 12;
 constexpr size_t kMaxLines = 40;
 
 // How figures are written, from the most exact to the narrowest.
-enum class Style { kExact, kUnits, kNarrow };
-constexpr std::initializer_list<Style> kStyles = {Style::kExact, Style::kUnits, Style::kNarrow};
+enum class Style { kExact, kUnits, kShortDTypes, kNarrow };
+constexpr std::initializer_list<Style> kStyles = {Style::kExact, Style::kUnits, Style::kShortDTypes,
+                                                  Style::kNarrow};
 
 std::string Bytes(int64_t bytes, Style style) {
   return style == Style::kExact ? WithThousands(bytes) : FormatByteCount(bytes);
@@ -68,7 +69,8 @@ std::string UnitsTable(const v1::Plan& plan, const v1::Layout& layout, Style sty
   constexpr size_t kNarrowClass = 12;
   std::vector<TextTable::Column> columns = {
       {"UNIT", Align::kLeft}, {"CLASS", Align::kLeft}, {"NUMEL"}};
-  if (style == Style::kNarrow) {
+  const bool short_dtypes = style == Style::kShortDTypes || style == Style::kNarrow;
+  if (short_dtypes) {
     columns.push_back({"DTYPES", Align::kLeft});
   } else {
     columns.push_back({"PARAM", Align::kLeft});
@@ -81,14 +83,13 @@ std::string UnitsTable(const v1::Plan& plan, const v1::Layout& layout, Style sty
     const v1::Unit& unit = plan.units(group.units[0]);
     const v1::UnitLayout& placed = layout.units(group.units[0]);
     std::vector<std::string> row = {ShortenMiddle(group.name, kColumns)};
-    if (style == Style::kNarrow) {
-      row.push_back(ShortenMiddle(unit.class_name(), kNarrowClass));
-      row.push_back(Elements(unit.numel(), style));
+    row.push_back(style == Style::kNarrow ? ShortenMiddle(unit.class_name(), kNarrowClass)
+                                          : unit.class_name());
+    row.push_back(Elements(unit.numel(), style));
+    if (short_dtypes) {
       row.push_back(
           absl::StrCat(ShortDType(unit.param_dtype()), "/", ShortDType(unit.reduce_dtype())));
     } else {
-      row.push_back(unit.class_name());
-      row.push_back(Elements(unit.numel(), style));
       row.push_back(DTypeName(unit.param_dtype()));
       row.push_back(DTypeName(unit.reduce_dtype()));
     }
@@ -164,15 +165,6 @@ void AppendLines(absl::string_view prefix, const std::vector<std::string>& lines
                                                       " more, which --output=json has")));
 }
 
-std::vector<std::string> FoldNames(const google::protobuf::RepeatedPtrField<std::string>& fqns) {
-  const std::vector<std::string> names(fqns.begin(), fqns.end());
-  std::vector<std::string> folded;
-  for (UnitGroup& group : FoldUnits(names, std::vector<std::string>(names.size()))) {
-    folded.push_back(std::move(group.name));
-  }
-  return folded;
-}
-
 std::string LowerOrDash(const std::string& name, bool specified) {
   return specified ? absl::AsciiStrToLower(name) : "-";
 }
@@ -244,8 +236,11 @@ std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout,
   if (forecast.has_fits()) {
     absl::StrAppend(&text, "fits         ", forecast.fits() ? "yes" : "no", "\n");
   }
-  AppendLines("orphan  ", FoldNames(plan.orphans()), &text);
-  AppendLines("ignored  ", FoldNames(plan.ignored()), &text);
+  for (const auto& [prefix, fqns] :
+       {std::pair("orphan  ", &plan.orphans()), std::pair("ignored  ", &plan.ignored())}) {
+    const std::vector<std::string> names(fqns->begin(), fqns->end());
+    AppendLines(prefix, FoldFqns(names), &text);
+  }
   std::vector<std::string> notes(plan.notes().begin(), plan.notes().end());
   notes.insert(notes.end(), layout.notes().begin(), layout.notes().end());
   AppendLines("note: ", notes, &text);

@@ -1,0 +1,27 @@
+// A step's memory as an SVG that scales with its page.
+//
+// Thread-safety: pure functions.
+#ifndef TESSERA_CLIENT_STEP_CHART_H_
+#define TESSERA_CLIENT_STEP_CHART_H_
+
+#include <cstdint>
+#include <string>
+
+#include "client/step_memory.h"
+
+namespace tessera {
+
+// 1,000 wide, a point a column of the same width, its bands from the bottom: parameters, reduced
+// gradients, optimizer, others, units that are whole, gradients that are not reduced (classes m0 to
+// m5). A dashed line at what is planned, a red one at `device_memory_bytes` (0: unknown) where that
+// is within twice what is planned, and a line (id "cursor") for a script to move. No text: its
+// `label`, which is escaped, says what it is.
+std::string StepChart(const StepMemory& memory, int64_t device_memory_bytes,
+                      const std::string& label);
+
+// What the chart's upper edge stands for.
+int64_t StepChartTop(const StepMemory& memory, int64_t device_memory_bytes);
+
+}  // namespace tessera
+
+#endif  // TESSERA_CLIENT_STEP_CHART_H_

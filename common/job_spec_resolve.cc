@@ -1,4 +1,5 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks.
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. The
+// messages wrap and mixed_precision are in job_spec_resolve_plan.cc.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -9,27 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/errors.h"
-#include "common/flat_layout.h"
 #include "common/job_spec.h"
-#include "common/mixed_precision.h"
+#include "common/job_spec_checks.h"
 #include "common/status_macros.h"
 
-// Fills in a field that is absent.
-#define TESSERA_DEFAULT(message, field, value)                    \
-  do {                                                            \
-    if (!(message)->has_##field()) (message)->set_##field(value); \
-  } while (false)
-
 namespace tessera {
-namespace {
-
-constexpr int64_t kMaxCount = int64_t{1} << 40;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
-// As many as the largest machines have processors for a worker; more only wait for each other.
-constexpr int64_t kMaxThreadsPerWorker = 256;
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low,
-                        int64_t high = kMaxCount) {
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (low <= value && value <= high) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("is ", value, "; give ", low, " to ", high));
 }
@@ -41,13 +27,19 @@ absl::Status CheckAtLeastZero(absl::string_view field, double value) {
 
 absl::Status CheckOneOf(absl::string_view field, const std::string& value,
                         std::initializer_list<absl::string_view> known,
-                        std::initializer_list<absl::string_view> later = {}) {
+                        std::initializer_list<absl::string_view> later) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
   const bool planned = std::find(later.begin(), later.end(), value) != later.end();
   return InvalidField(
       field, absl::StrCat("\"", value, planned ? "\" is not available yet" : "\" is unknown",
                           "; use ", absl::StrJoin(known, " or ")));
 }
+
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+// As many as the largest machines have processors for a worker; more only wait for each other.
+constexpr int64_t kMaxThreadsPerWorker = 256;
 
 absl::Status ResolveName(const v1::JobSpec& spec) {
   constexpr absl::string_view kAdvice =
@@ -139,42 +131,6 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
                         absl::StrCat("is ", optimizer->final_lr_fraction(), "; give 0 to 1"));
   }
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
-}
-
-absl::Status ResolveWrap(bool builtin, v1::WrapSpec* wrap) {
-  if (!wrap->has_policy() && !builtin && wrap->wrap_classes().empty()) {
-    return InvalidField("wrap.policy", "is absent; give class with wrap_classes, or none");
-  }
-  TESSERA_DEFAULT(wrap, policy, "class");
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("wrap.policy", wrap->policy(), {"class", "none"},
-                                     {"size", "always", "annotated"}));
-  if (wrap->policy() == "class" && wrap->wrap_classes().empty()) {
-    if (!builtin)
-      return InvalidField("wrap.wrap_classes", "is empty; name the classes that become units");
-    wrap->add_wrap_classes("Block");
-  }
-  if (wrap->policy() == "none" && !wrap->wrap_classes().empty()) {
-    return InvalidField("wrap.wrap_classes",
-                        "is for wrap.policy class, and the policy is none; drop one of them");
-  }
-  TESSERA_DEFAULT(wrap, root_unit, "always");
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("wrap.root_unit", wrap->root_unit(), {"always"}, {"by_policy"}));
-  TESSERA_DEFAULT(wrap, param_align_bytes, 16);
-  TESSERA_DEFAULT(wrap, shard_align_bytes, 128);
-  TESSERA_RETURN_IF_ERROR(
-      CheckRange("wrap.param_align_bytes", wrap->param_align_bytes(), 0, kMaxAlignBytes));
-  return CheckRange("wrap.shard_align_bytes", wrap->shard_align_bytes(), 0, kMaxAlignBytes);
-}
-
-absl::Status ResolveMixedPrecision(v1::MixedPrecisionSpec* spec) {
-  TESSERA_DEFAULT(spec, param_dtype, "");
-  TESSERA_DEFAULT(spec, reduce_dtype, "");
-  // What the model's dtype is does not matter for whether the names are good.
-  TESSERA_ASSIGN_OR_RETURN(const UnitDTypes dtypes, ResolveDTypes(v1::FLOAT32, *spec));
-  if (!spec->param_dtype().empty()) spec->set_param_dtype(DTypeName(dtypes.param));
-  if (!spec->reduce_dtype().empty()) spec->set_reduce_dtype(DTypeName(dtypes.reduce));
-  return absl::OkStatus();
 }
 
 absl::Status ResolveMesh(v1::MeshSpec* mesh) {

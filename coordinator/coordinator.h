@@ -71,6 +71,8 @@ class Coordinator {
 
   // Plans. Errors as in plan_service.proto.
   absl::StatusOr<v1::CreatePlanResponse> CreatePlan(const v1::CreatePlanRequest& request);
+  static absl::StatusOr<v1::ExplainModuleResponse> ExplainModule(
+      const v1::ExplainModuleRequest& request);
   absl::StatusOr<v1::GetPlanResponse> GetPlan(const std::string& job);
   absl::StatusOr<v1::ListPlanUnitsResponse> ListPlanUnits(const v1::ListPlanUnitsRequest& request);
 

@@ -3,37 +3,16 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/dtype.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/forecast.h"
 #include "coordinator/layout.h"
+#include "coordinator/plan_runnable.h"
 #include "coordinator/planner.h"
 
 namespace tessera {
 namespace {
-
-absl::Status CheckDTypes(const v1::Plan& plan) {
-  for (const v1::Unit& unit : plan.units()) {
-    // By field, since it is the job file that has to change.
-    if (unit.original_dtype() != v1::FLOAT32) {
-      return InvalidField(unit.parameters().empty() ? "model" : unit.parameters(0).fqn(),
-                          absl::StrCat("is ", DTypeName(unit.original_dtype()),
-                                       "; only float32 models can be trained yet"));
-    }
-    const std::pair<const char*, DType> asked[] = {
-        {"mixed_precision.param_dtype", unit.param_dtype()},
-        {"mixed_precision.reduce_dtype", unit.reduce_dtype()}};
-    for (const auto& [field, dtype] : asked) {
-      if (dtype == v1::FLOAT32 || dtype == v1::BFLOAT16 || dtype == v1::FLOAT16) continue;
-      return InvalidField(field, absl::StrCat(DTypeName(dtype),
-                                              " is not available yet; use float32, "
-                                              "bfloat16 or float16"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckCheckpoint(const v1::CheckpointSpec& checkpoint) {
   if (checkpoint.every() > 0) {
@@ -80,8 +59,7 @@ absl::StatusOr<std::string> WhyResident(const JobPlan& planned, v1::JobSpec reso
 absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(resolved));
   JobPlan planned;
-  TESSERA_ASSIGN_OR_RETURN(planned.plan,
-                           MakePlan(model, resolved.wrap(), resolved.mixed_precision()));
+  TESSERA_ASSIGN_OR_RETURN(planned.plan, MakePlan(model, resolved));
   TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
   planned.forecast = ForecastOf(planned.plan, planned.layout, resolved);
   if (resolved.memory().unshard() == "auto") {
@@ -115,7 +93,7 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
                         "give the workload attached and a program that trains this model");
   }
-  TESSERA_RETURN_IF_ERROR(CheckDTypes(plan));
+  TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
   if (resolved.mesh().strategy() != "full_shard") {
     return unavailable("mesh.strategy", resolved.mesh().strategy(), "full_shard");
   }

@@ -389,6 +389,29 @@ TEST_F(ServicesTest, UnitsArePagedAndUnknownJobsNotFound) {
             grpc::StatusCode::NOT_FOUND);
 }
 
+TEST_F(ServicesTest, ExplainsAModuleOfAJobThatNeedNotExist) {
+  v1::ExplainModuleRequest request;
+  *request.mutable_spec() = CreateRequest("never-made", 2).spec();
+  request.set_fqn("h.0.mlp");
+  v1::ExplainModuleResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(plans_->ExplainModule(&context, request, &response).ok());
+  EXPECT_EQ(response.fqn(), "h.0.mlp");
+  EXPECT_EQ(response.class_name(), "MLP");
+  EXPECT_FALSE(response.is_unit());
+  EXPECT_EQ(response.unit_fqn(), "h.0");
+  ASSERT_GT(response.reasons_size(), 1);
+  EXPECT_EQ(response.reasons(response.reasons_size() - 1),
+            "Its parameters are in unit \"h.0\", the nearest around it.");
+
+  request.set_fqn("h.0.mlq");
+  grpc::ClientContext unknown;
+  EXPECT_EQ(Field(FromGrpcStatus(plans_->ExplainModule(&unknown, request, &response))), "fqn");
+  request.mutable_spec()->mutable_wrap()->set_policy("best");
+  grpc::ClientContext bad;
+  EXPECT_EQ(Field(FromGrpcStatus(plans_->ExplainModule(&bad, request, &response))), "wrap.policy");
+}
+
 TEST_F(ServicesTest, HealthAnswersForTheServerAndEachService) {
   for (const std::string service : {"", "tessera.v1.JobService", "tessera.v1.PlanService",
                                     "tessera.v1.StatsService", "tessera.v1.MembershipService"}) {

@@ -23,11 +23,11 @@ constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
 constexpr int kMaxConfigDepth = 16;
 
 const std::vector<HfFamily>& Families() {
-  static const auto* const kFamilies = new std::vector<HfFamily>{
+  static const auto* const families = new std::vector<HfFamily>{
       LlamaFamily(), MistralFamily(), MixtralFamily(), Qwen2Family(),
       Gpt2Family(),  BertFamily(),    T5Family(),
   };
-  return *kFamilies;
+  return *families;
 }
 
 absl::StatusOr<const HfFamily*> FamilyOf(HfReader* reader) {

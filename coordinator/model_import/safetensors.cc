@@ -226,9 +226,12 @@ absl::StatusOr<v1::ModelSpec> ModelFromSafetensors(absl::Span<const SafetensorsF
                                                    const SafetensorsIndex* index,
                                                    absl::string_view model_name) {
   std::vector<std::vector<SafetensorsTensor>> tensors;
+  int64_t left = kMaxSafetensorsTensors;
   for (const SafetensorsFile& file : files) {
-    TESSERA_ASSIGN_OR_RETURN(std::vector<SafetensorsTensor> of_file, ReadSafetensorsHeader(file));
+    TESSERA_ASSIGN_OR_RETURN(std::vector<SafetensorsTensor> of_file,
+                             ReadSafetensorsHeader(file, left));
     TESSERA_RETURN_IF_ERROR(CheckSafetensorsData(file, of_file));
+    left -= static_cast<int64_t>(of_file.size());
     tensors.push_back(std::move(of_file));
   }
   if (index != nullptr) TESSERA_RETURN_IF_ERROR(CheckIndex(*index, files, tensors));

@@ -17,7 +17,7 @@
 //     the tensor stands where it was saved.
 //
 // Headers come from strangers: every text gives a model or an error that names file and tensor, in
-// time and memory proportional to the text. Thread-safety: pure functions of values.
+// time and memory proportional to the text and within the limits below. Thread-safety: pure functions of values.
 #ifndef TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 #define TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 
@@ -37,6 +37,8 @@ namespace tessera {
 inline constexpr int64_t kSafetensorsLengthBytes = 8;
 // The format's own limit of a header.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+// Of a model, in all of its files. The largest published ones have some 100,000.
+inline constexpr int64_t kMaxSafetensorsTensors = 500'000;
 
 struct SafetensorsFile {
   std::string name;        // as the index calls it; for messages

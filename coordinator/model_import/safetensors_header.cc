@@ -48,7 +48,8 @@ std::string KnownDTypes() {
 // first thing that does not.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit HeaderReader(std::string file_name) : file_name_(std::move(file_name)) {}
+  HeaderReader(std::string file_name, int64_t max_tensors)
+      : file_name_(std::move(file_name)), max_tensors_(max_tensors) {}
 
   absl::Status status() const { return status_; }
   std::vector<SafetensorsTensor>& tensors() { return tensors_; }
@@ -95,6 +96,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsTensor& tensor() { return tensors_.back(); }
 
   const std::string file_name_;
+  const int64_t max_tensors_;
   absl::Status status_;
   std::vector<SafetensorsTensor> tensors_;
   absl::flat_hash_set<std::string> names_;     // of tensors, and of __metadata__
@@ -166,6 +168,10 @@ bool HeaderReader::start_object(std::size_t) {
   if (key_ == kMetadata) {
     place_ = Place::kMetadata;
     return true;
+  }
+  if (static_cast<int64_t>(tensors_.size()) == max_tensors_) {
+    return FileFault(
+        absl::StrCat("makes the model one of more than ", kMaxSafetensorsTensors, " tensors"));
   }
   place_ = Place::kTensor;
   has_dtype_ = has_shape_ = has_offsets_ = false;
@@ -239,13 +245,14 @@ std::string TensorPlace(absl::string_view file_name, absl::string_view tensor) {
   return absl::StrCat(file_name, ", tensor ", ShortAscii(tensor));
 }
 
-absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const SafetensorsFile& file) {
+absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const SafetensorsFile& file,
+                                                                     int64_t max_tensors) {
   if (file.header.empty() || file.header.front() != '{') {
     return InvalidField(file.name,
                         "has a header that does not begin with {; it is no safetensors "
                         "file");
   }
-  HeaderReader reader(file.name);
+  HeaderReader reader(file.name, max_tensors);
   if (!nlohmann::json::sax_parse(file.header.begin(), file.header.end(), &reader)) {
     return reader.status();
   }

@@ -22,8 +22,10 @@ struct SafetensorsTensor {
 
 inline constexpr size_t kMaxSafetensorsRank = 32;
 
-// In the header's order. INVALID_ARGUMENT, beginning with the file's name: not in the format.
-absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const SafetensorsFile& file);
+// In the header's order. INVALID_ARGUMENT, beginning with the file's name: not in the format, or more
+// than `max_tensors`.
+absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const SafetensorsFile& file,
+                                                                     int64_t max_tensors);
 
 // INVALID_ARGUMENT: the tensors' data does not fill the file from the header's end to its own, one
 // after the other without overlaps or holes.

@@ -316,6 +316,19 @@ TEST(SafetensorsTest, ScalarsAndEmptyParametersAreRefused) {
               HasSubstr("m.safetensors, tensor w: has no elements"));
 }
 
+TEST(SafetensorsTest, TensorsOfAllFilesAreCounted) {
+  std::string header = "{";
+  for (int64_t i = 0; i < kMaxSafetensorsTensors; ++i) {
+    absl::StrAppend(&header, i == 0 ? "" : ",", Tensor(absl::StrCat(i), "U8", "[0]", 0, 0));
+  }
+  header += "}";
+  const SafetensorsFile full = File("full", header, 0);
+  const SafetensorsFile more =
+      File("more", absl::StrCat("{", Tensor("w", "U8", "[1]", 0, 1), "}"), 1);
+  EXPECT_THAT(MessageOf(ModelFromSafetensors({full, more}, nullptr, "m").status()),
+              StartsWith("more: makes the model one of more than 500000 tensors"));
+}
+
 TEST(SafetensorsTest, IntegersAloneAreNoModel) {
   EXPECT_THAT(ErrorOf(absl::StrCat("{", Tensor("w", "I64", "[1]", 0, 8), "}"), 8),
               StartsWith("m.safetensors: "));

@@ -1,6 +1,6 @@
-// Any bytes as the start of a safetensors file, and as an index: refused on one line, or a model
-// whose tensors lie in the file. The bytes up to the first '{' are the length and the file's: what
-// is cut from a real file, or a lie.
+// Any bytes as a safetensors file, and as an index: refused on one line, or a model whose tensors
+// fill the file. The first 8 bytes are the header's length, and then, with the rest as the header,
+// the file's.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/job_input.h"
+#include "client/model_input.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
-#include "common/model_spec.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -120,6 +120,9 @@ absl::Status ApplyField(const FieldFlag& flag, const std::string& value, v1::Job
 
 void AddPlanFlags(CLI::App& command, const std::shared_ptr<PlanFlags>& flags) {
   command.add_option("--model", flags->model, "ModelSpec as JSON");
+  command.add_option("--hf_config", flags->hf_config, "config.json of transformers, or its folder");
+  command.add_option("--safetensors", flags->safetensors,
+                     "file, index or folder; headers are read");
   command.add_option("--job", flags->job, "job file");
   command.add_option("--world_size", flags->world_size, "ranks [mesh.max_workers]");
   for (const FieldFlag& flag : kFieldFlags) {
@@ -143,17 +146,20 @@ absl::Status ApplyPlanFlags(const PlanFlags& flags, v1::JobSpec* spec) {
 }
 
 absl::StatusOr<v1::JobSpec> LoadPlanSpec(const PlanFlags& flags) {
-  if (flags.model.empty() == flags.job.empty()) {
-    return InvalidField("--model, --job", "give exactly one of them");
+  int sources = 0;
+  for (const std::string* path : {&flags.model, &flags.hf_config, &flags.safetensors, &flags.job}) {
+    if (!path->empty()) ++sources;
+  }
+  if (sources != 1) {
+    return InvalidField("--model, --hf_config, --safetensors, --job", "give exactly one of them");
   }
   v1::JobSpec spec;
   if (!flags.job.empty()) {
     TESSERA_ASSIGN_OR_RETURN(spec, LoadJob({.file = flags.job}));
   } else {
     spec.set_name("plan");
-    TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.model));
     TESSERA_ASSIGN_OR_RETURN(*spec.mutable_model()->mutable_spec(),
-                             ParseModelSpec(text, flags.model));
+                             ReadModel({flags.model, flags.hf_config, flags.safetensors}));
   }
   TESSERA_RETURN_IF_ERROR(ApplyPlanFlags(flags, &spec));
   return spec;

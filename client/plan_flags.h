@@ -33,13 +33,16 @@ namespace tessera {
 struct PlanFlags {
   // Exactly one source.
   std::string model;
+  std::string hf_config;
+  std::string safetensors;
   std::string job;
   std::optional<int64_t> world_size;
   // (flag, value) of each flag that is a field, in the order of the table in plan_flags.cc.
   std::vector<std::pair<std::string, std::string>> fields;
 };
 
-// --model, --job, --world_size and the flags that are fields. `flags` is filled by the app's parse.
+// --model, --hf_config, --safetensors, --job, --world_size and the flags that are fields. `flags`
+// is filled by the app's parse.
 void AddPlanFlags(CLI::App& command, const std::shared_ptr<PlanFlags>& flags);
 
 // The source with the flags applied; nothing is filled in.

@@ -62,4 +62,8 @@ bool IsTrainable(DType dtype) {
          dtype == v1::BFLOAT16;
 }
 
+bool IsFloatingPoint(DType dtype) {
+  return IsTrainable(dtype) || dtype == v1::FLOAT8_E4M3FN || dtype == v1::FLOAT8_E5M2;
+}
+
 }  // namespace tessera

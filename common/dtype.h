@@ -26,6 +26,9 @@ int64_t DTypeBytes(DType dtype);
 // float64, float32, float16, bfloat16: what a parameter can have.
 bool IsTrainable(DType dtype);
 
+// The above and the two of 8 bits: what mixed_precision.buffer_dtype applies to.
+bool IsFloatingPoint(DType dtype);
+
 }  // namespace tessera
 
 #endif  // TESSERA_COMMON_DTYPE_H_

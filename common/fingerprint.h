@@ -9,9 +9,15 @@
 // then for every unit, in order,
 //   unit FQN | class NAME | numel N | original_dtype D | param_dtype D | reduce_dtype D |
 //   enclosing_unit I
+// then, each only where it is not what stands in brackets (or not set at all),
+//   gradient_dtype D [original_dtype] | unsynced_gradient_dtype D [param_dtype] |
+//   input_dtype D or - [the root: param_dtype if that is not original_dtype; others: -] |
+//   strategy S | param_align_bytes N | shard_align_bytes N | reshard_group N [no override]
+// for each of its buffers
+//   buffer FQN | shape A,B | original_dtype D | buffer_dtype D
 // and for each of its parameters
 //   parameter FQN | shape A,B | requires_grad 0 or 1 | tied FQN (for each tie)
-// Not in it: initial values, notes, the model's name.
+// Not in it: initial values, notes, the model's name, what is in no unit.
 //
 // Layout: once
 //   tessera-layout 1 | plan FINGERPRINT | world_size N | sharding_strategy E | shard_count N |
@@ -19,10 +25,15 @@
 // then for each slot
 //   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL; a resident unit's has
 //   ,UNIT after it
+// then, where the device is CUDA, once
+//   device CUDA | staging_bytes N
+// then, where they are not 0, local_world_size N and reshard_group N, and for each slot
+//   reshard_slot OFFSET,BYTES,-,UNIT or accumulation_slot OFFSET,BYTES,-,UNIT
 // then once
 //   rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
 // then for each unit
-//   unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER
+//   unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER |
+//   sharding_strategy E and reshard_group N where the unit has its own
 // and for each of its parameters
 //   parameter OFFSET FQN
 // Not in it: notes.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ v1::Plan SmallPlan() {
   root->set_original_dtype(v1::FLOAT32);
   root->set_param_dtype(v1::BFLOAT16);
   root->set_reduce_dtype(v1::FLOAT32);
+  root->set_input_dtype(v1::BFLOAT16);
   return plan;
 }
 
@@ -102,6 +104,18 @@ TEST(FingerprintTest, LayoutGolden) {
             "e8b510ee446db05df3d9ed7617e667231123b52475e3bbdc78fc3b9356eb0d16");
 }
 
+TEST(FingerprintTest, AGpusLayoutSaysSoAndACpusIsAsEver) {
+  v1::Layout layout = SmallLayout();
+  const std::string cpu = LayoutText(layout, layout.units());
+  layout.set_device(v1::CPU);
+  EXPECT_EQ(LayoutText(layout, layout.units()), cpu);
+  layout.set_device(v1::CUDA);
+  layout.set_staging_bytes(512);
+  std::string gpu = cpu;
+  gpu.insert(gpu.find("rank_file"), "device CUDA\nstaging_bytes 512\n");
+  EXPECT_EQ(LayoutText(layout, layout.units()), gpu);
+}
+
 TEST(FingerprintTest, WorkerGetsTheSameFromHeaderAndUnits) {
   const v1::Layout layout = SmallLayout();
   v1::Layout header = layout;
@@ -133,6 +147,41 @@ TEST(FingerprintTest, EveryOtherFieldIsInThePlansName) {
   for (const v1::Plan& plan : changed) {
     EXPECT_NE(PlanFingerprint(plan.units()), PlanFingerprint(SmallPlan().units()))
         << plan.DebugString();
+  }
+}
+
+// What a plan decides only when it is asked to. A unit that has it as it would be anyway, and one
+// made before there was any of it, have the same name.
+TEST(FingerprintTest, SettingsAreInThePlansNameWhereTheyDiffer) {
+  v1::Plan plan = SmallPlan();
+  for (v1::Unit& unit : *plan.mutable_units()) {
+    unit.set_gradient_dtype(v1::FLOAT32);
+    unit.set_unsynced_gradient_dtype(v1::BFLOAT16);
+    unit.set_trainable_numel(30);
+  }
+  EXPECT_EQ(PlanFingerprint(plan.units()), PlanFingerprint(SmallPlan().units()));
+  std::vector<v1::Plan> changed(10, plan);
+  changed[0].mutable_units(0)->set_gradient_dtype(v1::BFLOAT16);
+  changed[1].mutable_units(0)->set_unsynced_gradient_dtype(v1::FLOAT32);
+  changed[2].mutable_units(0)->set_input_dtype(v1::BFLOAT16);
+  changed[3].mutable_units(1)->clear_input_dtype();
+  changed[4].mutable_units(1)->set_input_dtype(v1::FLOAT32);
+  changed[5].mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
+  changed[6].mutable_units(0)->mutable_overrides()->set_param_align_bytes(0);
+  changed[7].mutable_units(0)->mutable_overrides()->set_shard_align_bytes(0);
+  changed[8].mutable_units(0)->mutable_overrides()->set_reshard_group(2);
+  v1::UnitBuffer* buffer = changed[9].mutable_units(0)->add_buffers();
+  buffer->set_fqn("h.0.mask");
+  buffer->add_shape(3);
+  buffer->set_original_dtype(v1::FLOAT32);
+  buffer->set_buffer_dtype(v1::BFLOAT16);
+  EXPECT_NE(PlanText(changed[9].units())
+                .find("enclosing_unit 1\nbuffer h.0.mask\nshape 3\noriginal_dtype float32\n"
+                      "buffer_dtype bfloat16\nparameter h.0.weight\n"),
+            std::string::npos);
+  std::set<std::string> names = {PlanFingerprint(plan.units())};
+  for (const v1::Plan& one : changed) {
+    EXPECT_TRUE(names.insert(PlanFingerprint(one.units())).second) << one.DebugString();
   }
 }
 

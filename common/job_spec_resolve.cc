@@ -1,4 +1,6 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks.
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap
+// and mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations in
+// job_spec_resolve_mesh.cc.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -9,27 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/errors.h"
-#include "common/flat_layout.h"
 #include "common/job_spec.h"
-#include "common/mixed_precision.h"
+#include "common/job_spec_checks.h"
 #include "common/status_macros.h"
 
-// Fills in a field that is absent.
-#define TESSERA_DEFAULT(message, field, value)                    \
-  do {                                                            \
-    if (!(message)->has_##field()) (message)->set_##field(value); \
-  } while (false)
-
 namespace tessera {
-namespace {
-
-constexpr int64_t kMaxCount = int64_t{1} << 40;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
-// As many as the largest machines have processors for a worker; more only wait for each other.
-constexpr int64_t kMaxThreadsPerWorker = 256;
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low,
-                        int64_t high = kMaxCount) {
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (low <= value && value <= high) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("is ", value, "; give ", low, " to ", high));
 }
@@ -41,13 +28,19 @@ absl::Status CheckAtLeastZero(absl::string_view field, double value) {
 
 absl::Status CheckOneOf(absl::string_view field, const std::string& value,
                         std::initializer_list<absl::string_view> known,
-                        std::initializer_list<absl::string_view> later = {}) {
+                        std::initializer_list<absl::string_view> later) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
   const bool planned = std::find(later.begin(), later.end(), value) != later.end();
   return InvalidField(
       field, absl::StrCat("\"", value, planned ? "\" is not available yet" : "\" is unknown",
                           "; use ", absl::StrJoin(known, " or ")));
 }
+
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+// As many as the largest machines have processors for a worker; more only wait for each other.
+constexpr int64_t kMaxThreadsPerWorker = 256;
 
 absl::Status ResolveName(const v1::JobSpec& spec) {
   constexpr absl::string_view kAdvice =
@@ -141,71 +134,6 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
 }
 
-absl::Status ResolveWrap(bool builtin, v1::WrapSpec* wrap) {
-  if (!wrap->has_policy() && !builtin && wrap->wrap_classes().empty()) {
-    return InvalidField("wrap.policy", "is absent; give class with wrap_classes, or none");
-  }
-  TESSERA_DEFAULT(wrap, policy, "class");
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("wrap.policy", wrap->policy(), {"class", "none"},
-                                     {"size", "always", "annotated"}));
-  if (wrap->policy() == "class" && wrap->wrap_classes().empty()) {
-    if (!builtin)
-      return InvalidField("wrap.wrap_classes", "is empty; name the classes that become units");
-    wrap->add_wrap_classes("Block");
-  }
-  if (wrap->policy() == "none" && !wrap->wrap_classes().empty()) {
-    return InvalidField("wrap.wrap_classes",
-                        "is for wrap.policy class, and the policy is none; drop one of them");
-  }
-  TESSERA_DEFAULT(wrap, root_unit, "always");
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("wrap.root_unit", wrap->root_unit(), {"always"}, {"by_policy"}));
-  TESSERA_DEFAULT(wrap, param_align_bytes, 16);
-  TESSERA_DEFAULT(wrap, shard_align_bytes, 128);
-  TESSERA_RETURN_IF_ERROR(
-      CheckRange("wrap.param_align_bytes", wrap->param_align_bytes(), 0, kMaxAlignBytes));
-  return CheckRange("wrap.shard_align_bytes", wrap->shard_align_bytes(), 0, kMaxAlignBytes);
-}
-
-absl::Status ResolveMixedPrecision(v1::MixedPrecisionSpec* spec) {
-  TESSERA_DEFAULT(spec, param_dtype, "");
-  TESSERA_DEFAULT(spec, reduce_dtype, "");
-  // What the model's dtype is does not matter for whether the names are good.
-  TESSERA_ASSIGN_OR_RETURN(const UnitDTypes dtypes, ResolveDTypes(v1::FLOAT32, *spec));
-  if (!spec->param_dtype().empty()) spec->set_param_dtype(DTypeName(dtypes.param));
-  if (!spec->reduce_dtype().empty()) spec->set_reduce_dtype(DTypeName(dtypes.reduce));
-  return absl::OkStatus();
-}
-
-absl::Status ResolveMesh(v1::MeshSpec* mesh) {
-  TESSERA_DEFAULT(mesh, strategy, "full_shard");
-  TESSERA_DEFAULT(mesh, min_workers, 2);
-  TESSERA_DEFAULT(mesh, max_workers, std::max<int64_t>(2, mesh->min_workers()));
-  TESSERA_DEFAULT(mesh, replicas, 1);
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("mesh.strategy", mesh->strategy(), {"full_shard"},
-                 {"shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("mesh.min_workers", mesh->min_workers(), 1, kMaxWorkers));
-  TESSERA_RETURN_IF_ERROR(CheckRange("mesh.max_workers", mesh->max_workers(), 1, kMaxWorkers));
-  if (mesh->max_workers() < mesh->min_workers()) {
-    return InvalidField("mesh.max_workers",
-                        absl::StrCat("is ", mesh->max_workers(), ", less than mesh.min_workers ",
-                                     mesh->min_workers(), "; raise it or lower the other"));
-  }
-  return CheckRange("mesh.replicas", mesh->replicas(), 1, kMaxWorkers);
-}
-
-absl::Status ResolveMemory(v1::MemorySpec* memory) {
-  TESSERA_DEFAULT(memory, unshard, "auto");
-  TESSERA_DEFAULT(memory, prefetch, 1);
-  TESSERA_DEFAULT(memory, max_live_units, 0);
-  TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
-  return CheckRange("memory.max_live_units", memory->max_live_units(), 0, 1'024);
-}
-
 absl::Status ResolveCheckpoint(v1::CheckpointSpec* checkpoint) {
   TESSERA_DEFAULT(checkpoint, dir, "");
   TESSERA_DEFAULT(checkpoint, every, 0);
@@ -282,6 +210,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, eval_every, 100);
   TESSERA_DEFAULT(&spec, max_recoveries, 10);
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
+  TESSERA_DEFAULT(&spec, device, "auto");
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
@@ -289,11 +218,14 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));
   TESSERA_RETURN_IF_ERROR(ResolveMixedPrecision(spec.mutable_mixed_precision()));
   TESSERA_RETURN_IF_ERROR(ResolveMesh(spec.mutable_mesh()));
   TESSERA_RETURN_IF_ERROR(ResolveMemory(spec.mutable_memory()));
+  TESSERA_RETURN_IF_ERROR(
+      ResolveActivations(spec.model().has_builtin(), spec.mutable_activations()));
   TESSERA_RETURN_IF_ERROR(ResolveCheckpoint(spec.mutable_checkpoint()));
   TESSERA_RETURN_IF_ERROR(ResolveTimeouts(spec.mutable_timeouts()));
   TESSERA_RETURN_IF_ERROR(CheckBatch(spec));

@@ -10,6 +10,7 @@
 #include "common/job_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/explain.h"
 #include "coordinator/job_planner.h"
 #include "coordinator/proto_time.h"
 
@@ -149,6 +150,8 @@ void Coordinator::EndedLocked(JobEntry& job) {
   message.mutable_end()->set_reason(job.lifecycle.proto().reason());
   for (const MemberId member : members_.MembersOf(name)) SendLocked(member, message);
   members_.End(name);
+  rendezvous_.End(name, job.lifecycle.proto().reason());
+  AnswerFetchesLocked();
   ChangedLocked(job);
   live_.erase(job.id);
   ended_.push_back(name);
@@ -294,6 +297,12 @@ absl::StatusOr<v1::CreatePlanResponse> Coordinator::CreatePlan(
   *response.mutable_layout() = std::move(planned.layout);
   *response.mutable_forecast() = std::move(planned.forecast);
   return response;
+}
+
+absl::StatusOr<v1::ExplainModuleResponse> Coordinator::ExplainModule(
+    const v1::ExplainModuleRequest& request) {
+  TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec spec, ResolveJobSpec(request.spec()));
+  return tessera::ExplainModule(spec, request.fqn());
 }
 
 absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& name) {

@@ -10,6 +10,12 @@ grpc::ServerUnaryReactor* PlanService::CreatePlan(grpc::CallbackServerContext* c
   return Reply(context, coordinator_->CreatePlan(*request), response);
 }
 
+grpc::ServerUnaryReactor* PlanService::ExplainModule(grpc::CallbackServerContext* context,
+                                                     const v1::ExplainModuleRequest* request,
+                                                     v1::ExplainModuleResponse* response) {
+  return Reply(context, Coordinator::ExplainModule(*request), response);
+}
+
 grpc::ServerUnaryReactor* PlanService::GetPlan(grpc::CallbackServerContext* context,
                                                const v1::GetPlanRequest* request,
                                                v1::GetPlanResponse* response) {

@@ -15,6 +15,9 @@ class PlanService final : public v1::PlanService::CallbackService {
   grpc::ServerUnaryReactor* CreatePlan(grpc::CallbackServerContext* context,
                                        const v1::CreatePlanRequest* request,
                                        v1::CreatePlanResponse* response) override;
+  grpc::ServerUnaryReactor* ExplainModule(grpc::CallbackServerContext* context,
+                                          const v1::ExplainModuleRequest* request,
+                                          v1::ExplainModuleResponse* response) override;
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,
                                     v1::GetPlanResponse* response) override;

@@ -237,24 +237,26 @@ TEST(PlannerTest, RefusesDTypesMixedInAUnit) {
   EXPECT_EQ(Field(status), "a.w");
   EXPECT_EQ(std::string(status.message()),
             "a.w: is bfloat16, and \"w\", which the root unit holds too, is float32; give them one "
-            "dtype or wrap them apart");
+            "dtype, wrap them apart or give wrap.mixed_dtypes split");
 }
 
 TEST(PlannerTest, RefusesPoliciesThatDoNotFit) {
   const v1::ModelSpec model = Model(Weight());
-  v1::WrapSpec size, unknown, by_policy = ByClass({"Net"});
-  size.set_policy("size");
+  v1::WrapSpec unknown, root = ByClass({"Net"}), ties = ByClass({"Net"}), mixed = ByClass({"Net"});
   unknown.set_policy("best");
-  by_policy.set_root_unit("by_policy");
+  root.set_root_unit("never");
+  ties.set_ties("break");
+  mixed.set_mixed_dtypes("cast");
   const std::vector<std::tuple<v1::WrapSpec, std::string, std::string>> cases = {
       {ByClass({"Net", "Blok", "Layer"}), "wrap.wrap_classes",
        "no module has the class \"Blok\" or \"Layer\"; the model's classes: Net"},
       {ByClass({}), "wrap.wrap_classes", "is empty"},
       {ByClass({""}), "wrap.wrap_classes", "drop it"},
-      {size, "wrap.policy", "\"size\" is not available yet; use class or none"},
-      {unknown, "wrap.policy", "\"best\" is unknown"},
+      {unknown, "wrap.policy", "\"best\" is unknown; use size or class or always"},
       {v1::WrapSpec(), "wrap.policy", "\"\" is unknown"},
-      {by_policy, "wrap.root_unit", "not available yet; use always"},
+      {root, "wrap.root_unit", "\"never\" is unknown; use always or by_policy"},
+      {ties, "wrap.ties", "\"break\" is unknown; use lift or reject"},
+      {mixed, "wrap.mixed_dtypes", "\"cast\" is unknown; use refuse or split"},
   };
   for (const auto& [wrap, field, because] : cases) {
     const absl::Status status = MakePlan(model, wrap, {}).status();

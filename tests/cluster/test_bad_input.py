@@ -105,7 +105,10 @@ FLAGS = {
     "directory": (["--model=."], "."),
     "both sources": (["--model=good.json", "--job=good.json"], "--job"),
     "unknown policy": (["--model=good.json", "--wrap=often"], "often"),
-    "policy of a later version": (["--model=good.json", "--wrap=size"], "wrap.policy"),
+    "classes for another policy": (
+        ["--model=good.json", "--wrap=size", "--wrap_classes=Linear"],
+        "wrap.wrap_classes",
+    ),
     "unknown class": (["--model=good.json", "--wrap=class", "--wrap_classes=Nothing"], "Nothing"),
     "no class": (["--model=good.json", "--wrap=class"], "wrap_classes"),
     "unknown dtype": (["--model=good.json", "--wrap=none", "--param_dtype=float31"], "float31"),

@@ -14,6 +14,7 @@
 #include "common/job_spec.h"
 #include "common/json_message.h"
 #include "common/status_macros.h"
+#include "coordinator/explain.h"
 #include "coordinator/job_planner.h"
 #include "tessera/v1/plan_service.pb.h"
 
@@ -24,6 +25,7 @@ struct PlanCommand {
   std::shared_ptr<PlanFlags> plan = std::make_shared<PlanFlags>();
   std::string output = "table";
   std::string compare;
+  std::optional<std::string> explain;
 };
 
 v1::CreatePlanResponse ToResponse(JobPlan planned) {
@@ -54,8 +56,7 @@ absl::StatusOr<std::string> PlanOne(const PlanCommand& command) {
   if (command.output == "table") return PlanTable(plan.plan, plan.layout, plan.forecast);
   if (command.output == "json") return ToJson(ToResponse(std::move(planned.plan)));
   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(planned.resolved));
-  return PlanPage(
-      {model, plan.plan, plan.layout, plan.forecast, planned.resolved.memory().device_memory()});
+  return PlanPage({model, plan.plan, plan.layout, plan.forecast, planned.resolved});
 }
 
 // Of a plan that was printed, nothing can be changed; a model or a job is planned with the flags.
@@ -87,9 +88,11 @@ absl::StatusOr<ComparedPlan> LoadCompared(const std::string& file, PlanFlags fla
 }
 
 absl::StatusOr<std::string> Compare(const PlanCommand& command) {
-  if (!command.plan->model.empty() || !command.plan->job.empty()) {
-    return InvalidField("--compare",
-                        "stands beside --model or --job; its files say what is planned");
+  const PlanFlags& flags = *command.plan;
+  for (const std::string& source : {flags.model, flags.hf_config, flags.safetensors, flags.job}) {
+    if (source.empty()) continue;
+    return InvalidField(
+        "--compare", absl::StrCat("stands beside \"", source, "\"; its files say what is planned"));
   }
   const std::vector<std::string> files = absl::StrSplit(command.compare, ',');
   if (files.size() != 2 || files[0].empty() || files[1].empty()) {
@@ -102,9 +105,23 @@ absl::StatusOr<std::string> Compare(const PlanCommand& command) {
   return command.output == "json" ? CompareJson(a, b) : ComparePage(a, b);
 }
 
+absl::StatusOr<std::string> Explain(const PlanCommand& command) {
+  if (!command.compare.empty()) return InvalidField("--explain", "stands beside --compare");
+  if (command.output == "html") {
+    return InvalidField("--output", "html shows plans; with --explain give table or json");
+  }
+  TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, LoadPlanSpec(*command.plan));
+  TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec resolved, ResolveJobSpec(std::move(spec)));
+  const absl::StatusOr<v1::ExplainModuleResponse> explained =
+      ExplainModule(resolved, *command.explain);
+  if (!explained.ok()) return Annotate(explained.status(), "--explain");
+  return command.output == "json" ? ToJson(*explained) : ExplainText(*explained);
+}
+
 int RunPlan(const PlanCommand& command) {
-  const absl::StatusOr<std::string> text =
-      command.compare.empty() ? PlanOne(command) : Compare(command);
+  const absl::StatusOr<std::string> text = command.explain.has_value() ? Explain(command)
+                                           : command.compare.empty()   ? PlanOne(command)
+                                                                       : Compare(command);
   if (!text.ok()) return Report(text.status());
   Print(*text);
   return 0;
@@ -116,6 +133,8 @@ void AddPlanCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("plan", "Cut a model into units, offline");
   auto flags = std::make_shared<PlanCommand>();
   AddPlanFlags(*command, flags->plan);
+  command->add_option("--explain", flags->explain,
+                      "FQN: why this module is or is not a unit; empty: the root");
   command->add_option("--compare", flags->compare,
                       "FILE,FILE: plans of two jobs, models or printed plans side by side");
   command->add_option("--output", flags->output, "table, json or html [table]")

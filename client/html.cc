@@ -7,15 +7,10 @@
 #include "client/text_table.h"
 
 namespace tessera {
-namespace {
 
-constexpr size_t kLongestText = 200;
-
-}  // namespace
-
-std::string HtmlText(absl::string_view text) {
+std::string HtmlText(absl::string_view text, size_t longest) {
   std::string html;
-  for (const char c : ShortenMiddle(text, kLongestText)) {
+  for (const char c : ShortenMiddle(text, longest)) {
     switch (c) {
       case '&':
         absl::StrAppend(&html, "&amp;");
@@ -43,6 +38,21 @@ std::string HtmlElement(absl::string_view tag, absl::string_view html) {
   const std::pair<absl::string_view, absl::string_view> name =
       absl::StrSplit(tag, absl::MaxSplits(' ', 1));
   return absl::StrCat("<", tag, ">", html, "</", name.first, ">");
+}
+
+std::string HtmlSection(absl::string_view heading, absl::string_view html) {
+  return absl::StrCat(
+      HtmlElement("section", absl::StrCat("\n", HtmlElement("h2", HtmlText(heading)), "\n", html)),
+      "\n");
+}
+
+std::string HtmlParagraph(absl::string_view text) {
+  return HtmlElement("p", HtmlText(text, kLongestSentence)) + "\n";
+}
+
+std::string HtmlMore(size_t all, size_t shown) {
+  if (all <= shown) return "";
+  return HtmlParagraph(absl::StrCat(all - shown, " more, which --output=json has"));
 }
 
 std::string HtmlTable(const std::vector<HtmlColumn>& columns,

@@ -15,11 +15,22 @@
 namespace tessera {
 
 // `text` as HTML that shows it, also within an attribute's quotes: characters of markup escaped,
-// control characters as spaces, and what is longer than 200 bytes shortened in its middle.
-std::string HtmlText(absl::string_view text);
+// control characters as spaces, and what is longer than `longest` bytes shortened in its middle.
+inline constexpr size_t kLongestName = 200;
+inline constexpr size_t kLongestSentence = 4'000;
+std::string HtmlText(absl::string_view text, size_t longest = kLongestName);
 
 // `html` within a tag. The tag may have attributes, which are taken as they are.
 std::string HtmlElement(absl::string_view tag, absl::string_view html);
+
+// A section with a heading, which is text; `html` follows it.
+std::string HtmlSection(absl::string_view heading, absl::string_view html);
+
+// A paragraph of text.
+std::string HtmlParagraph(absl::string_view text);
+
+// Of a list of `all` things of which `shown` are shown: that there are more, if there are.
+std::string HtmlMore(size_t all, size_t shown);
 
 struct HtmlColumn {
   std::string header;

@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/html.h"
 #include "client/module_tree.h"
+#include "client/plan_page_forecast.h"
 #include "client/plan_table.h"
 #include "client/step_chart.h"
 #include "client/step_memory.h"
@@ -15,6 +17,8 @@
 #include "common/byte_count.h"
 #include "common/dtype.h"
 #include "common/status_macros.h"
+#include "coordinator/activations.h"
+#include "coordinator/timeline.h"
 
 namespace tessera {
 namespace {
@@ -33,27 +37,14 @@ std::string Chip(const std::string& colour) {
   return absl::StrCat("<i class=\"chip ", colour, "\"></i>");
 }
 
-std::string Section(absl::string_view heading, absl::string_view html) {
-  return absl::StrCat(
-      HtmlElement("section", absl::StrCat("\n", HtmlElement("h2", HtmlText(heading)), "\n", html)),
-      "\n");
-}
-
-std::string Paragraph(absl::string_view text) { return HtmlElement("p", HtmlText(text)) + "\n"; }
-
-std::string More(size_t left_out) {
-  if (left_out == 0) return "";
-  return Paragraph(absl::StrCat(left_out, " more, which --output=json has"));
-}
-
 // A list of texts; of long ones the first kMaxRows.
 std::string List(const std::vector<std::string>& texts) {
+  const size_t shown = std::min(texts.size(), kMaxRows);
   std::string items;
-  for (size_t i = 0; i < std::min(texts.size(), kMaxRows); ++i) {
-    absl::StrAppend(&items, HtmlElement("li", HtmlText(texts[i])), "\n");
+  for (size_t i = 0; i < shown; ++i) {
+    absl::StrAppend(&items, HtmlElement("li", HtmlText(texts[i], kLongestSentence)), "\n");
   }
-  return HtmlElement("ul class=\"notes\"", items) +
-         More(texts.size() - std::min(texts.size(), kMaxRows));
+  return HtmlElement("ul class=\"notes\"", items) + HtmlMore(texts.size(), shown);
 }
 
 class TreeHtml {
@@ -135,7 +126,7 @@ std::string Facts(const PlanPageInput& input, const StepMemory& memory) {
   add("On a wire, a rank and step", FormatByteCount(input.forecast.wire_bytes_per_step()));
   if (input.forecast.has_fits()) {
     const bool fits = input.forecast.fits();
-    add(absl::StrCat("Fits ", input.device_memory),
+    add(absl::StrCat("Fits in ", FormatByteCount(input.forecast.fit().device_memory_bytes())),
         HtmlElement(fits ? "span class=\"yes\"" : "span class=\"no\"", fits ? "yes" : "no"));
   }
   add("Plan", HtmlText(ShortFingerprint(input.plan.plan_fingerprint())));
@@ -163,141 +154,99 @@ std::string UnitsTable(const PlanPageInput& input, absl::Span<const UnitGroup> g
                     {"Shard"},
                     {"Whole"}},
                    rows) +
-         More(groups.size() - rows.size());
+         HtmlMore(groups.size(), rows.size());
 }
 
-std::string PhaseName(StepMemory::Phase phase) {
-  if (phase == StepMemory::Phase::kOptimizer) return "optimizer";
-  return phase == StepMemory::Phase::kForward ? "forward" : "backward";
+std::string PhaseName(v1::PhaseForecast::Phase phase) {
+  if (phase == v1::PhaseForecast::RESTING) return "between steps";
+  return absl::AsciiStrToLower(v1::PhaseForecast::Phase_Name(phase));
 }
 
 std::string PointsTable(const PlanPageInput& input, const StepMemory& memory) {
   std::vector<std::vector<std::string>> rows;
-  for (const StepMemory::Point& point : memory.points) {
+  for (const StepPoint& point : memory.points) {
     const std::string fqn = point.unit < 0 ? "" : input.plan.units(point.unit).fqn();
     rows.push_back({PhaseName(point.phase),
                     point.unit >= 0 && fqn.empty() ? std::string("(root)") : HtmlText(fqn),
-                    FormatByteCount(point.unsharded_bytes), FormatByteCount(point.gradient_bytes),
-                    FormatByteCount(memory.fixed_bytes() + point.total())});
+                    FormatByteCount(point.unsharded_bytes), FormatByteCount(GradientBytes(point)),
+                    FormatByteCount(point.activation_bytes),
+                    FormatByteCount(memory.fixed_bytes() + LiveBytes(point))});
   }
   return absl::StrCat(
       "<details id=\"points\"><summary>Figures of each point</summary>\n",
-      HtmlTable({{"Phase", true}, {"Unit", true}, {"Whole"}, {"Gradients"}, {"In use"}}, rows),
+      HtmlTable(
+          {{"Phase", true}, {"Unit", true}, {"Whole"}, {"Gradients"}, {"Activations"}, {"In use"}},
+          rows),
       "</details>\n");
 }
 
 std::string Axis(const StepMemory& memory) {
-  std::string axis;
-  for (const auto phase : {StepMemory::Phase::kForward, StepMemory::Phase::kBackward}) {
-    const auto points = std::count_if(memory.points.begin(), memory.points.end(),
-                                      [=](const auto& point) { return point.phase == phase; });
-    absl::StrAppend(&axis, "<span style=\"flex:", points, "\">", PhaseName(phase), "</span>");
-  }
-  return HtmlElement("div class=\"axis\" aria-hidden=\"true\"", axis) + "\n";
+  const auto forward = std::count_if(
+      memory.points.begin(), memory.points.end(),
+      [](const StepPoint& point) { return point.phase == v1::PhaseForecast::FORWARD; });
+  const auto all = static_cast<int64_t>(memory.points.size());
+  return HtmlElement("div class=\"axis\" aria-hidden=\"true\"",
+                     absl::StrCat("<span style=\"flex:", forward, "\">forward</span>",
+                                  "<span style=\"flex:", all - forward,
+                                  "\">backward and reduction</span>")) +
+         "\n";
 }
 
-std::string StepSection(const PlanPageInput& input, const StepMemory& memory) {
-  int64_t peak = 0;
-  for (const StepMemory::Point& point : memory.points) peak = std::max(peak, point.total());
-  peak += memory.fixed_bytes();
-  int64_t device = 0;
-  const absl::StatusOr<int64_t> parsed = ParseByteCount(input.device_memory);
-  if (parsed.ok()) device = *parsed;
+std::string Legend(const StepMemory& memory) {
+  int64_t activations = 0;
+  for (const StepPoint& point : memory.points) {
+    activations = std::max(activations, point.activation_bytes);
+  }
   std::string legend;
   int number = 0;
   for (const auto& [name, bytes] :
        {std::pair("parameter shards", memory.parameter_bytes),
         std::pair("reduced gradients", memory.reduced_gradient_bytes),
         std::pair("optimizer", memory.optimizer_bytes),
-        std::pair("undo and record", memory.other_bytes),
+        std::pair("undo, record, buffers", memory.other_bytes),
         std::pair("whole units, planned", memory.planned_unsharded_bytes),
-        std::pair("gradients not reduced, planned", memory.planned_gradient_bytes)}) {
+        std::pair("gradients not reduced, planned", memory.planned_gradient_bytes),
+        std::pair("activations, at most", activations)}) {
     absl::StrAppend(&legend, HtmlElement("li", absl::StrCat(Chip(absl::StrCat("m", number++)), name,
                                                             " ", FormatByteCount(bytes))));
   }
-  std::string top = absl::StrCat("upper edge ", FormatByteCount(StepChartTop(memory, device)),
-                                 "; dashed: planned ", FormatByteCount(memory.planned_bytes()));
-  if (device > 0) absl::StrAppend(&top, "; device ", FormatByteCount(device));
-  return Section(
-      "Memory over a step, of one rank",
-      absl::StrCat(
-          Paragraph(absl::StrCat("All of it is mapped before the first step. In use at most ",
-                                 FormatByteCount(peak), " of ",
-                                 FormatByteCount(memory.planned_bytes()),
-                                 ", without activations; whole units are shared by the ranks of a "
-                                 "host where they are one shard group.")),
-          "<div class=\"chart\"><span class=\"top\">", top, "</span>\n",
-          StepChart(memory, device,
-                    absl::StrCat("Memory in use over a step, at most ", FormatByteCount(peak))),
-          "</div>\n", Axis(memory), HtmlElement("ul class=\"legend\"", legend),
-          "\n<input id=\"scrub\" type=\"range\" min=\"0\" value=\"0\" "
-          "aria-label=\"Point of the step\" hidden>\n<output id=\"reading\"></output>\n",
-          PointsTable(input, memory)));
+  return HtmlElement("ul class=\"legend\"", legend);
 }
 
-std::vector<std::string> RankCells(const v1::RankForecast& rank) {
-  return {FormatByteCount(rank.parameter_bytes()), FormatByteCount(rank.gradient_bytes()),
-          FormatByteCount(rank.optimizer_bytes()), FormatByteCount(rank.undo_bytes()),
-          FormatByteCount(rank.mapped_bytes())};
-}
-
-std::vector<std::string> HostCells(const v1::HostForecast& host) {
-  return {FormatByteCount(host.unsharded_bytes()), FormatByteCount(host.unsharded_gradient_bytes()),
-          FormatByteCount(host.staging_bytes()), FormatByteCount(host.control_bytes()),
-          FormatByteCount(host.mapped_bytes())};
-}
-
-// Equal neighbours in one row.
-std::string NumberedTable(const std::vector<HtmlColumn>& columns,
-                          const std::vector<std::vector<std::string>>& cells) {
-  std::vector<std::vector<std::string>> rows;
-  size_t left_out = 0;
-  for (size_t begin = 0; begin < cells.size();) {
-    size_t end = begin + 1;
-    while (end < cells.size() && cells[end] == cells[begin]) ++end;
-    std::vector<std::string> row = cells[begin];
-    row.insert(row.begin(), end - begin > 1 ? absl::StrCat(begin, "-", end - 1, " x", end - begin)
-                                            : absl::StrCat(begin));
-    if (rows.size() < kMaxRows)
-      rows.push_back(std::move(row));
-    else
-      ++left_out;
-    begin = end;
+std::string StepSection(const PlanPageInput& input, const StepMemory& memory) {
+  const bool known = input.forecast.activation_certainty() == v1::Forecast::EXACT ||
+                     input.forecast.activation_certainty() == v1::Forecast::ESTIMATED;
+  std::string text = absl::StrCat("In use at most ", FormatByteCount(memory.peak_bytes()),
+                                  known ? ", with activations. " : ", without all activations. ",
+                                  FormatByteCount(memory.planned_bytes()),
+                                  " are mapped before the first step; whole units are shared by "
+                                  "the ranks of a host that are in one shard group.");
+  if (input.layout.device() == v1::CUDA) {
+    absl::StrAppend(&text, " Shards and optimizer lie in the host's memory, the rest on the GPU.");
   }
-  return HtmlTable(columns, rows) + More(left_out);
-}
-
-std::string ForecastSections(const v1::Forecast& forecast) {
-  std::vector<std::vector<std::string>> ranks;
-  for (const v1::RankForecast& rank : forecast.ranks()) ranks.push_back(RankCells(rank));
-  std::vector<std::vector<std::string>> hosts;
-  for (const v1::HostForecast& host : forecast.hosts()) hosts.push_back(HostCells(host));
-  return Section("Bytes of a rank's own memory", NumberedTable({{"Rank", true},
-                                                                {"Parameters"},
-                                                                {"Gradients"},
-                                                                {"Optimizer"},
-                                                                {"Undo"},
-                                                                {"Mapped"}},
-                                                               ranks)) +
-         Section("Bytes that the ranks of a host share", NumberedTable({{"Host", true},
-                                                                        {"Unsharded"},
-                                                                        {"Gradients"},
-                                                                        {"Staging"},
-                                                                        {"Control"},
-                                                                        {"Mapped"}},
-                                                                       hosts));
+  return HtmlSection(
+      "Memory over a step, of one rank",
+      absl::StrCat(HtmlParagraph(text), "<div class=\"chart\"><span class=\"top\">upper edge ",
+                   FormatByteCount(StepChartTop(memory)), "; dashed: planned ",
+                   FormatByteCount(memory.planned_bytes()), "</span>\n",
+                   StepChart(memory, absl::StrCat("Memory in use over a step, at most ",
+                                                  FormatByteCount(memory.peak_bytes()))),
+                   "</div>\n", Axis(memory), Legend(memory),
+                   "\n<input id=\"scrub\" type=\"range\" min=\"0\" value=\"0\" "
+                   "aria-label=\"Point of the step\" hidden>\n<output id=\"reading\"></output>\n",
+                   PointsTable(input, memory)));
 }
 
 std::string Lists(const v1::Plan& plan, const v1::Layout& layout) {
   std::string html;
   std::vector<std::string> notes(plan.notes().begin(), plan.notes().end());
   notes.insert(notes.end(), layout.notes().begin(), layout.notes().end());
-  if (!notes.empty()) absl::StrAppend(&html, Section("Notes", List(notes)));
+  if (!notes.empty()) absl::StrAppend(&html, HtmlSection("Notes", List(notes)));
   for (const auto& [heading, fqns] :
        {std::pair("In no unit", &plan.orphans()), std::pair("Ignored", &plan.ignored())}) {
     if (fqns->empty()) continue;
     const std::vector<std::string> names(fqns->begin(), fqns->end());
-    absl::StrAppend(&html, Section(heading, List(FoldFqns(names))));
+    absl::StrAppend(&html, HtmlSection(heading, List(FoldFqns(names))));
   }
   return html;
 }
@@ -308,21 +257,25 @@ absl::StatusOr<std::string> PlanPage(const PlanPageInput& input) {
   const std::vector<UnitGroup> groups = FoldPlanUnits(input.plan, input.layout);
   TESSERA_ASSIGN_OR_RETURN(const ModuleTree tree,
                            ModuleTree::Create(input.model, input.plan, groups));
-  const StepMemory memory = MakeStepMemory(input.plan, input.layout, input.forecast, kMaxPoints);
+  const Activations activations =
+      ForecastActivations(input.model, input.plan, input.resolved, input.layout.world_size());
+  const StepMemory memory = MakeStepMemory(StepTimeline(input.plan, input.layout, activations),
+                                           input.layout, input.forecast, kMaxPoints);
   const std::string& name = input.plan.model_name();
   const std::string body = absl::StrCat(
       HtmlElement("h1", HtmlText(name.empty() ? "a model without a name" : name)), "\n<main>\n",
-      Section("Plan", Facts(input, memory)),
-      Section("Bytes by module",
-              absl::StrCat(Paragraph("Areas are bytes in the model's dtypes, colours are units, "
+      HtmlSection("Plan", Facts(input, memory)),
+      HtmlSection(
+          "Bytes by module",
+          absl::StrCat(HtmlParagraph("Areas are bytes in the model's dtypes, colours are units, "
                                      "hatched is what is in no unit. A tile opens its module; "
                                      "arrow keys go from tile to tile, Escape goes back."),
-                           "<noscript>", Paragraph("The tree below has the same figures."),
-                           "</noscript>\n<nav id=\"path\" aria-label=\"Shown module\"></nav>\n"
-                           "<div id=\"map\"></div>\n<output id=\"told\"></output>\n")),
-      Section("Modules", TreeHtml(tree, groups).ToString()), StepSection(input, memory),
-      Section("Units", UnitsTable(input, groups)), ForecastSections(input.forecast),
-      Lists(input.plan, input.layout), "</main>\n");
+                       "<noscript>", HtmlParagraph("The tree below has the same figures."),
+                       "</noscript>\n<nav id=\"path\" aria-label=\"Shown module\"></nav>\n"
+                       "<div id=\"map\"></div>\n<output id=\"told\"></output>\n")),
+      HtmlSection("Modules", TreeHtml(tree, groups).ToString()), StepSection(input, memory),
+      HtmlSection("Units", UnitsTable(input, groups)), FitSection(input.forecast),
+      ForecastSections(input.forecast), Lists(input.plan, input.layout), "</main>\n");
   return HtmlPage(absl::StrCat("Plan of ", name), body, HtmlScript::kPlan);
 }
 

@@ -4,7 +4,7 @@
 // stays below 2 MB: equal siblings are folded, the rest is shown by size.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::string page,
-//                            PlanPage({model, plan, layout, forecast, "80GiB"}));
+//                            PlanPage({model, plan, layout, forecast, resolved}));
 //
 // Thread-safety: a pure function.
 #ifndef TESSERA_CLIENT_PLAN_PAGE_H_
@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "tessera/v1/job.pb.h"
 #include "tessera/v1/model.pb.h"
 #include "tessera/v1/plan.pb.h"
 
@@ -23,7 +24,7 @@ struct PlanPageInput {
   const v1::Plan& plan;
   const v1::Layout& layout;
   const v1::Forecast& forecast;
-  std::string device_memory;  // memory.device_memory; "" where it is not given
+  const v1::JobSpec& resolved;
 };
 
 // INVALID_ARGUMENT: the model is not valid.

@@ -15,18 +15,19 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Planned {
+  v1::JobSpec resolved;
   v1::ModelSpec model;
   JobPlan plan;
 };
 
 Planned PlanOf(const v1::JobSpec& spec) {
   const v1::JobSpec resolved = ResolveJobSpec(spec).value();
-  return {ModelOf(resolved).value(), PlanJob(resolved, 2).value()};
+  return {resolved, ModelOf(resolved).value(), PlanJob(resolved, 2).value()};
 }
 
-std::string PageOf(const Planned& planned, const std::string& device_memory = "") {
+std::string PageOf(const Planned& planned) {
   return PlanPage({planned.model, planned.plan.plan, planned.plan.layout, planned.plan.forecast,
-                   device_memory})
+                   planned.resolved})
       .value();
 }
 
@@ -67,24 +68,24 @@ TEST(PlanPageTest, ShowsTheTreeCutIntoUnits) {
 
 TEST(PlanPageTest, DrawsTheStep) {
   const std::string page = PageOf(PlanOf(GptJob()));
-  for (int band = 0; band < 6; ++band) {
+  for (int band = 0; band < 7; ++band) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("<path class=\"m", band, "\" d=\"M0.0 ")));
   }
   EXPECT_THAT(page, Not(HasSubstr("nan")));
   EXPECT_THAT(page, HasSubstr("backward</td><td data-label=\"Unit\" class=\"text\">h.3</td>"));
-  // The device's memory is drawn where it is of the size of the plan, and said in any case.
-  EXPECT_THAT(page, Not(HasSubstr("class=\"limit\"")));
-  EXPECT_THAT(PageOf(PlanOf(GptJob()), "16MiB"), HasSubstr("class=\"limit\""));
-  EXPECT_THAT(PageOf(PlanOf(GptJob()), "80GiB"), Not(HasSubstr("class=\"limit\"")));
-  EXPECT_THAT(PageOf(PlanOf(GptJob()), "80GiB"), HasSubstr("device 80 GiB"));
 }
 
 TEST(PlanPageTest, SaysWhetherItFits) {
-  Planned planned = PlanOf(GptJob());
-  EXPECT_THAT(PageOf(planned), Not(HasSubstr("Fits")));
-  planned.plan.forecast.set_fits(false);
-  EXPECT_THAT(PageOf(planned, "1GiB"),
-              HasSubstr("<dt>Fits 1GiB</dt><dd><span class=\"no\">no</span>"));
+  EXPECT_THAT(PageOf(PlanOf(GptJob())), Not(HasSubstr("Fits in")));
+  v1::JobSpec spec = GptJob();
+  spec.mutable_memory()->set_device_memory("80GiB");
+  EXPECT_THAT(PageOf(PlanOf(spec)),
+              HasSubstr("<dt>Fits in 80 GiB</dt><dd><span class=\"yes\">yes</span>"));
+  spec.mutable_memory()->set_device_memory("8MiB");
+  const std::string page = PageOf(PlanOf(spec));
+  EXPECT_THAT(page, HasSubstr("<span class=\"no\">no</span>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Does it fit?</h2>"));
+  EXPECT_THAT(page, HasSubstr(" of 8 MiB."));
 }
 
 TEST(PlanPageTest, ShowsNamesAsText) {
@@ -100,7 +101,16 @@ TEST(PlanPageTest, ShowsNamesAsText) {
                             planned.plan.plan.add_ignored(), planned.plan.layout.add_notes()}) {
     *text = kHostile;
   }
-  const std::string page = PageOf(planned, kHostile);
+  v1::Fit* fit = planned.plan.forecast.mutable_fit();
+  v1::ActivationForecast* activations = planned.plan.forecast.add_activations();
+  v1::Remedy* remedy = fit->add_remedies();
+  for (std::string* text :
+       {fit->mutable_device(), remedy->mutable_field(), remedy->mutable_value(),
+        remedy->mutable_text(), activations->mutable_class_name(), activations->mutable_note(),
+        planned.plan.forecast.mutable_largest_message_unit()}) {
+    *text = kHostile;
+  }
+  const std::string page = PageOf(planned);
   EXPECT_THAT(page, Not(HasSubstr("alert(1)</script>")));
   EXPECT_THAT(page, Not(HasSubstr("<b a")));
   EXPECT_THAT(page, HasSubstr("&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;b "

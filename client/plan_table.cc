@@ -19,6 +19,8 @@ constexpr size_t kColumns = 80;
 constexpr size_t kFingerprintCharacters = 12;
 // Of orphans, of ignored parameters and of notes; JSON has the rest.
 constexpr size_t kMaxLines = 40;
+// Rows of units that are not alike.
+constexpr size_t kMaxUnits = 1'000;
 
 // How figures are written, from the most exact to the narrowest.
 enum class Style { kExact, kUnits, kShortDTypes, kNarrow };
@@ -79,7 +81,10 @@ std::string UnitsTable(const v1::Plan& plan, const v1::Layout& layout, Style sty
   columns.push_back({"SHARDED"});
   columns.push_back({"UNSHARDED"});
   TextTable table(std::move(columns));
-  for (const UnitGroup& group : FoldPlanUnits(plan, layout)) {
+  const std::vector<UnitGroup> groups = FoldPlanUnits(plan, layout);
+  const size_t shown = std::min(groups.size(), kMaxUnits);
+  for (size_t i = 0; i < shown; ++i) {
+    const UnitGroup& group = groups[i];
     const v1::Unit& unit = plan.units(group.units[0]);
     const v1::UnitLayout& placed = layout.units(group.units[0]);
     std::vector<std::string> row = {ShortenMiddle(group.name, kColumns)};
@@ -97,7 +102,11 @@ std::string UnitsTable(const v1::Plan& plan, const v1::Layout& layout, Style sty
     row.push_back(Bytes(WholeBytes(unit, placed), style));
     table.AddRow(std::move(row));
   }
-  return table.ToString();
+  std::string text = table.ToString();
+  if (shown < groups.size()) {
+    absl::StrAppend(&text, "... and ", groups.size() - shown, " more, which --output=json has\n");
+  }
+  return text;
 }
 
 // Rows of figures by rank or host; those that are equal and follow each other share one, "0-7 x8".
@@ -152,6 +161,94 @@ std::string HostsTable(const v1::Forecast& forecast, Style style) {
                       {"TOTAL"},
                       {"MAPPED"}},
                      rows);
+}
+
+// Nothing where no rank has a GPU. All have the same buffers.
+std::string GpuTable(const v1::Forecast& forecast, Style style) {
+  if (forecast.ranks().empty() || !forecast.ranks(0).has_gpu()) return "";
+  const v1::GpuForecast& gpu = forecast.ranks(0).gpu();
+  std::vector<TextTable::Column> columns = {{"UNSHARDED"}, {"GRADIENTS"}};
+  std::vector<std::string> row = {Bytes(gpu.unsharded_bytes(), style),
+                                  Bytes(gpu.unsharded_gradient_bytes(), style)};
+  if (gpu.resharded_bytes() > 0) {
+    columns.push_back({"RESHARDED"});
+    row.push_back(Bytes(gpu.resharded_bytes(), style));
+  }
+  columns.insert(columns.end(), {{"STAGING"}, {"TOTAL"}, {"ALLOCATED"}});
+  for (const int64_t bytes : {gpu.staging_bytes(), gpu.total_bytes(), gpu.allocated_bytes()}) {
+    row.push_back(Bytes(bytes, style));
+  }
+  TextTable table(std::move(columns));
+  table.AddRow(std::move(row));
+  return absl::StrCat("\nBytes on each rank's GPU\n", table.ToString());
+}
+
+// Nothing where the forecast has no phases.
+std::string PhasesTable(const v1::Forecast& forecast, Style style) {
+  if (forecast.phases().empty()) return "";
+  constexpr size_t kLongestUnit = 20;
+  TextTable table({{"PHASE", Align::kLeft},
+                   {"UNIT", Align::kLeft},
+                   {"WHOLE"},
+                   {"GRADIENTS"},
+                   {"ACTIVATIONS"},
+                   {"RANK"},
+                   {"HOST"}});
+  for (const v1::PhaseForecast& phase : forecast.phases()) {
+    std::string unit = phase.unit_fqn().empty() ? "(root)" : phase.unit_fqn();
+    if (phase.phase() == v1::PhaseForecast::RESTING) unit = "-";
+    table.AddRow({absl::AsciiStrToLower(v1::PhaseForecast::Phase_Name(phase.phase())),
+                  ShortenMiddle(unit, style == Style::kNarrow ? kLongestUnit / 2 : kLongestUnit),
+                  Bytes(phase.unsharded_bytes(), style),
+                  Bytes(phase.unsharded_gradient_bytes(), style),
+                  Bytes(phase.activation_bytes(), style), Bytes(phase.rank_bytes(), style),
+                  Bytes(phase.host_bytes(), style)});
+  }
+  return absl::StrCat("\nBytes in use at the busiest moment of each phase\n", table.ToString());
+}
+
+// What is needed and what there is; then what would help.
+std::string FitLines(const v1::Forecast& forecast) {
+  if (!forecast.has_fits()) return "";
+  std::string verdict = forecast.fits() ? "yes" : "no";
+  if (forecast.has_fit()) {
+    absl::StrAppend(&verdict, ": ", forecast.fit().device(), " needs ",
+                    FormatByteCount(forecast.fit().needed_bytes()), " of ",
+                    FormatByteCount(forecast.fit().device_memory_bytes()));
+  }
+  std::string text = WrapText("fits         ", verdict);
+  for (const v1::Remedy& remedy : forecast.fit().remedies()) {
+    absl::StrAppend(
+        &text, WrapText("- ", absl::StrCat(remedy.field(), " ", remedy.value(), ": ", remedy.text(),
+                                           ": ", FormatByteCount(remedy.needed_bytes()),
+                                           remedy.fits() ? ", fits" : ", does not fit")));
+  }
+  return text;
+}
+
+std::string TrafficLines(const v1::Forecast& forecast) {
+  std::string text = absl::StrCat("on a wire    ", WithThousands(forecast.wire_bytes_per_step()),
+                                  " bytes a rank and step\n");
+  if (forecast.inter_host_wire_bytes_per_step() > 0) {
+    absl::StrAppend(
+        &text,
+        WrapText("             ",
+                 absl::StrCat(
+                     "of all ranks ", WithThousands(forecast.intra_host_wire_bytes_per_step()),
+                     " bytes within hosts, ",
+                     WithThousands(forecast.inter_host_wire_bytes_per_step()), " between them")));
+  }
+  if (forecast.largest_message_bytes() > 0) {
+    const std::string& unit = forecast.largest_message_unit();
+    absl::StrAppend(&text, WrapText("largest msg  ",
+                                    absl::StrCat(WithThousands(forecast.largest_message_bytes()),
+                                                 " bytes, of ", unit.empty() ? "(root)" : unit)));
+  }
+  if (forecast.checkpoint_bytes() > 0) {
+    absl::StrAppend(&text, "checkpoint   ", WithThousands(forecast.checkpoint_bytes()),
+                    " bytes, export ", WithThousands(forecast.export_bytes()), "\n");
+  }
+  return text;
 }
 
 // A line for each, and one that says how many are left out.
@@ -229,13 +326,12 @@ std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout,
                   Fitted([&](Style style) { return UnitsTable(plan, layout, style); }),
                   "\nBytes of a rank's own memory\n",
                   Fitted([&](Style style) { return RanksTable(forecast, style); }),
+                  Fitted([&](Style style) { return GpuTable(forecast, style); }),
                   "\nBytes that the ranks of a host share\n",
                   Fitted([&](Style style) { return HostsTable(forecast, style); }),
-                  "\nactivations  ", ActivationsText(forecast), "\non a wire    ",
-                  WithThousands(forecast.wire_bytes_per_step()), " bytes a rank and step\n");
-  if (forecast.has_fits()) {
-    absl::StrAppend(&text, "fits         ", forecast.fits() ? "yes" : "no", "\n");
-  }
+                  Fitted([&](Style style) { return PhasesTable(forecast, style); }),
+                  "\nactivations  ", ActivationsText(forecast), "\n", TrafficLines(forecast),
+                  FitLines(forecast));
   for (const auto& [prefix, fqns] :
        {std::pair("orphan  ", &plan.orphans()), std::pair("ignored  ", &plan.ignored())}) {
     const std::vector<std::string> names(fqns->begin(), fqns->end());

@@ -202,6 +202,87 @@ TEST(PlanTableTest, SaysWhatIsInNoUnit) {
   EXPECT_THAT(table, Not(HasSubstr("fits")));
 }
 
+TEST(PlanTableTest, ShowsTheBuffersOfEachGpu) {
+  v1::Forecast forecast;
+  v1::GpuForecast* gpu = forecast.add_ranks()->mutable_gpu();
+  gpu->set_unsharded_bytes(1024);
+  gpu->set_unsharded_gradient_bytes(2048);
+  gpu->set_staging_bytes(512);
+  gpu->set_total_bytes(3584);
+  gpu->set_allocated_bytes(12288);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("\nBytes on each rank's GPU\n"
+                        "UNSHARDED  GRADIENTS  STAGING  TOTAL  ALLOCATED\n"
+                        "    1,024      2,048      512  3,584     12,288\n"
+                        "\nBytes that the ranks of a host share\n"));
+  gpu->set_resharded_bytes(64);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("UNSHARDED  GRADIENTS  RESHARDED  STAGING  TOTAL  ALLOCATED\n"));
+}
+
+TEST(PlanTableTest, ShowsThePhases) {
+  v1::Forecast forecast;
+  v1::PhaseForecast* resting = forecast.add_phases();
+  resting->set_phase(v1::PhaseForecast::RESTING);
+  resting->set_rank_bytes(6976);
+  v1::PhaseForecast* backward = forecast.add_phases();
+  backward->set_phase(v1::PhaseForecast::BACKWARD);
+  backward->set_unit_fqn("h.0");
+  backward->set_unsharded_bytes(512);
+  backward->set_unsharded_gradient_bytes(256);
+  backward->set_activation_bytes(1024);
+  backward->set_rank_bytes(8768);
+  backward->set_host_bytes(17024);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("\nBytes in use at the busiest moment of each phase\n"
+                        "PHASE     UNIT  WHOLE  GRADIENTS  ACTIVATIONS   RANK    HOST\n"
+                        "resting   -         0          0            0  6,976       0\n"
+                        "backward  h.0     512        256        1,024  8,768  17,024\n"));
+}
+
+TEST(PlanTableTest, ShowsTrafficAndCheckpoints) {
+  v1::Forecast forecast;
+  forecast.set_intra_host_wire_bytes_per_step(3000);
+  forecast.set_inter_host_wire_bytes_per_step(1000);
+  forecast.set_largest_message_bytes(256);
+  forecast.set_largest_message_unit("h.0");
+  forecast.set_checkpoint_bytes(2976);
+  forecast.set_export_bytes(992);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("on a wire    0 bytes a rank and step\n"
+                        "             of all ranks 3,000 bytes within hosts, 1,000 between them\n"
+                        "largest msg  256 bytes, of h.0\n"
+                        "checkpoint   2,976 bytes, export 992\n"));
+}
+
+TEST(PlanTableTest, SaysWhatWouldMakeItFit) {
+  v1::Forecast forecast;
+  forecast.set_fits(false);
+  v1::Fit* fit = forecast.mutable_fit();
+  fit->set_device("a host of 4 ranks");
+  fit->set_needed_bytes(int64_t{90} << 30);
+  fit->set_device_memory_bytes(int64_t{80} << 30);
+  v1::Remedy* remedy = fit->add_remedies();
+  remedy->set_field("memory.unshard");
+  remedy->set_value("slots");
+  remedy->set_text("units take turns in slots");
+  remedy->set_needed_bytes(int64_t{70} << 30);
+  remedy->set_fits(true);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("fits         no: a host of 4 ranks needs 90 GiB of 80 GiB\n"
+                        "- memory.unshard slots: units take turns in slots: 70 GiB, fits\n"));
+}
+
+TEST(PlanTableTest, LeavesUnitsThatAreNotAlikeToJson) {
+  v1::Plan plan;
+  v1::Layout layout;
+  for (int i = 0; i < 1'234; ++i) {
+    AddUnit(absl::StrCat("x", i), "Block", 1, v1::FLOAT32, &plan, &layout);
+  }
+  EXPECT_THAT(PlanTable(plan, layout, {}),
+              HasSubstr("... and 234 more, which --output=json has\n"));
+}
+
 TEST(PlanTableTest, SaysWhetherItFits) {
   v1::Forecast forecast;
   forecast.set_fits(true);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,22 +14,19 @@ namespace {
 constexpr double kWidth = 1000;
 constexpr double kHeight = 300;
 
-bool ShowsDeviceMemory(const StepMemory& memory, int64_t device_memory_bytes) {
-  return device_memory_bytes > 0 && device_memory_bytes / 2 <= memory.planned_bytes();
-}
+using BytesOf = std::function<int64_t(const StepPoint&)>;
 
 class Chart {
  public:
   Chart(const StepMemory& memory, double top) : memory_(memory), top_(top) {}
 
   // The area between two stacks, as one path: the lower edge to the right, the upper one back.
-  std::string Band(int number, const std::function<int64_t(const StepMemory::Point&)>& below,
-                   const std::function<int64_t(const StepMemory::Point&)>& bytes) const {
+  std::string Band(int number, const BytesOf& below, const BytesOf& bytes) const {
     const size_t count = memory_.points.size();
     std::string there;
     std::string back;
     for (size_t i = 0; i < count; ++i) {
-      const StepMemory::Point& point = memory_.points[i];
+      const StepPoint& point = memory_.points[i];
       const int64_t low = below(point);
       const bool same = i > 0 && low == below(memory_.points[i - 1]) &&
                         bytes(point) == bytes(memory_.points[i - 1]);
@@ -70,43 +68,39 @@ class Chart {
 
 }  // namespace
 
-int64_t StepChartTop(const StepMemory& memory, int64_t device_memory_bytes) {
-  int64_t top = std::max<int64_t>(1, memory.planned_bytes());
-  if (ShowsDeviceMemory(memory, device_memory_bytes)) top = std::max(top, device_memory_bytes);
+int64_t StepChartTop(const StepMemory& memory) {
+  const int64_t top = std::max<int64_t>({1, memory.planned_bytes(), memory.peak_bytes()});
   return top + top / 20;
 }
 
-std::string StepChart(const StepMemory& memory, int64_t device_memory_bytes,
-                      const std::string& label) {
-  const Chart chart(memory, static_cast<double>(StepChartTop(memory, device_memory_bytes)));
+std::string StepChart(const StepMemory& memory, const std::string& label) {
+  const Chart chart(memory, static_cast<double>(StepChartTop(memory)));
   std::string svg = absl::StrCat(
       "<svg viewBox=\"0 0 1000 300\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"",
       HtmlText(label), "\">\n");
-  int64_t below = 0;
+  BytesOf below = [](const StepPoint&) { return int64_t{0}; };
   int number = 0;
+  const auto add = [&](const BytesOf& bytes) {
+    absl::StrAppend(&svg, chart.Band(number++, below, bytes));
+    below = [lower = std::move(below), bytes](const StepPoint& point) {
+      return lower(point) + bytes(point);
+    };
+  };
   for (const int64_t bytes : {memory.parameter_bytes, memory.reduced_gradient_bytes,
                               memory.optimizer_bytes, memory.other_bytes}) {
-    absl::StrAppend(&svg, chart.Band(
-                              number++, [=](const auto&) { return below; },
-                              [=](const auto&) { return bytes; }));
-    below += bytes;
+    add([=](const StepPoint&) { return bytes; });
   }
-  const auto whole = [](const StepMemory::Point& point) { return point.unsharded_bytes; };
-  absl::StrAppend(&svg, chart.Band(
-                            number++, [=](const auto&) { return below; }, whole));
-  absl::StrAppend(&svg, chart.Band(
-                            number, [=](const auto& point) { return below + whole(point); },
-                            [](const auto& point) { return point.gradient_bytes; }));
+  add([](const StepPoint& point) { return point.unsharded_bytes; });
+  add(GradientBytes);
+  add([](const StepPoint& point) { return point.activation_bytes; });
   for (size_t i = 1; i < memory.points.size(); ++i) {
-    if (memory.points[i].phase != memory.points[i - 1].phase) {
+    const bool forward = memory.points[i].phase == v1::PhaseForecast::FORWARD;
+    if (forward != (memory.points[i - 1].phase == v1::PhaseForecast::FORWARD)) {
       absl::StrAppend(&svg, chart.Cut("class=\"cut\"", i));
     }
   }
-  absl::StrAppend(&svg, chart.Line("class=\"planned\"", memory.planned_bytes()));
-  if (ShowsDeviceMemory(memory, device_memory_bytes)) {
-    absl::StrAppend(&svg, chart.Line("class=\"limit\"", device_memory_bytes));
-  }
-  absl::StrAppend(&svg, chart.Cut("id=\"cursor\" class=\"planned\"", 0), "</svg>\n");
+  absl::StrAppend(&svg, chart.Line("class=\"planned\"", memory.planned_bytes()),
+                  chart.Cut("id=\"cursor\" class=\"planned\"", 0), "</svg>\n");
   return svg;
 }
 

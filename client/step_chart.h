@@ -12,15 +12,13 @@
 namespace tessera {
 
 // 1,000 wide, a point a column of the same width, its bands from the bottom: parameters, reduced
-// gradients, optimizer, others, units that are whole, gradients that are not reduced (classes m0 to
-// m5). A dashed line at what is planned, a red one at `device_memory_bytes` (0: unknown) where that
-// is within twice what is planned, and a line (id "cursor") for a script to move. No text: its
-// `label`, which is escaped, says what it is.
-std::string StepChart(const StepMemory& memory, int64_t device_memory_bytes,
-                      const std::string& label);
+// gradients, optimizer, others, units that are whole, gradients that are not reduced, activations
+// (classes m0 to m6). A dashed line at what is planned, and a line (id "cursor") for a script to
+// move. No text: its `label`, which is escaped, says what it is.
+std::string StepChart(const StepMemory& memory, const std::string& label);
 
 // What the chart's upper edge stands for.
-int64_t StepChartTop(const StepMemory& memory, int64_t device_memory_bytes);
+int64_t StepChartTop(const StepMemory& memory);
 
 }  // namespace tessera
 

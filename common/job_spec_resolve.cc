@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 
 namespace tessera {
+
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (low <= value && value <= high) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("is ", value, "; give ", low, " to ", high));

@@ -105,13 +105,10 @@ FLAGS = {
     "directory": (["--model=."], "."),
     "both sources": (["--model=good.json", "--job=good.json"], "--job"),
     "unknown policy": (["--model=good.json", "--wrap=often"], "often"),
-<<<<<<< HEAD
     "classes for another policy": (
         ["--model=good.json", "--wrap=size", "--wrap_classes=Linear"],
         "wrap.wrap_classes",
     ),
-=======
->>>>>>> 1d76dcc (Explain modules, show whether a job fits, and take a step's memory from the coordinator's timeline)
     "unknown class": (["--model=good.json", "--wrap=class", "--wrap_classes=Nothing"], "Nothing"),
     "no class": (["--model=good.json", "--wrap=class"], "wrap_classes"),
     "unknown dtype": (["--model=good.json", "--wrap=none", "--param_dtype=float31"], "float31"),

@@ -56,8 +56,7 @@ absl::StatusOr<std::string> PlanOne(const PlanCommand& command) {
   if (command.output == "table") return PlanTable(plan.plan, plan.layout, plan.forecast);
   if (command.output == "json") return ToJson(ToResponse(std::move(planned.plan)));
   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(planned.resolved));
-  return PlanPage(
-      {model, plan.plan, plan.layout, plan.forecast, planned.resolved.memory().device_memory()});
+  return PlanPage({model, plan.plan, plan.layout, plan.forecast, planned.resolved});
 }
 
 // Of a plan that was printed, nothing can be changed; a model or a job is planned with the flags.

@@ -100,7 +100,8 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                         "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
                         "attach a program that computes on GPUs");
   }
-  TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
+  // What will be built is checked when it is sealed.
+  if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
   if (resolved.mesh().strategy() != "full_shard") {
     return unavailable("mesh.strategy", resolved.mesh().strategy(), "full_shard");
   }

@@ -128,7 +128,8 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                         "attach a program that computes on GPUs");
   }
   TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));
-  TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
+  // What will be built is checked when it is sealed.
+  if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
   return CheckCheckpoint(resolved.checkpoint());
 }
 

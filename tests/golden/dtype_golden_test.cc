@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/dtype.h"
+#include "common/mixed_precision.h"
 #include "coordinator/job_planner.h"
 #include "tests/golden/golden_cases.h"
 
@@ -105,6 +106,18 @@ std::string Changed(const JsonObject& outcome) {
                       String(outcome, "compute"), "\nreduce ", String(outcome, "reduce"));
 }
 
+// A resolved unit whose original dtype changes comes to what a plan of the new dtype says.
+void CheckChange(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::Unit& planned) {
+  const auto before = ResolveDTypes(v1::FLOAT32, resolved.mixed_precision());
+  ASSERT_TRUE(before.ok()) << golden.Name() << before.status();
+  const auto after =
+      ChangeOriginalDType(*before, planned.original_dtype(), resolved.mixed_precision());
+  ASSERT_TRUE(after.ok()) << golden.Name() << after.status();
+  EXPECT_EQ(after->original, planned.original_dtype()) << golden.Name();
+  EXPECT_EQ(after->param, planned.param_dtype()) << golden.Name();
+  EXPECT_EQ(after->reduce, planned.reduce_dtype()) << golden.Name();
+}
+
 // What the case says, ours and theirs, and what is planned.
 struct Texts {
   std::string actual, expected, theirs;
@@ -119,6 +132,7 @@ Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::P
   if (golden.kind == "changed") {
     const auto changed = PlanIn(resolved, String(golden.line, "new_dtype"));
     if (!changed.ok()) return {changed.status().ToString(), Changed(theirs), Changed(theirs)};
+    CheckChange(golden, resolved, changed->plan.units(0));
     return {Changed(changed->plan.units(0)), Changed(theirs), Changed(theirs)};
   }
   return {Table(plan.units(0)), Table(golden.ours()), Table(theirs)};

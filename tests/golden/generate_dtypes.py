@@ -162,7 +162,8 @@ def table_cases():
 
 def changed_cases():
     """pytorch #91192: what is not stated follows the model."""
-    for new, param, reduce in itertools.product(["bf16", "fp16"], ["", "fp64"], ["", "fp64", "fp32"]):
+    news, params, reduces = ["bf16", "fp16"], ["", "fp64"], ["", "fp64", "fp32"]
+    for new, param, reduce in itertools.product(news, params, reduces):
         fsdp = unit(linear("fp32"), precision=precision_of(param, reduce))
         fsdp.to(DTYPES[new])
         # bf16 inputs for the root are cast to param_dtype where there is one.
@@ -248,8 +249,8 @@ class SeeingInner(Seeing):
 
 
 def input_cases():
-    flags = itertools.product(["", "bf16", "fp16", "fp32"], [False, True], [False, True], ["fp32", "bf16"])
-    for param, every, root, fed in flags:
+    params, flag, feeds = ["", "bf16", "fp16", "fp32"], [False, True], ["fp32", "bf16"]
+    for param, every, root, fed in itertools.product(params, flag, flag, feeds):
         model = Seeing(SeeingInner())
         inner = model.inner
         described = Described(model)
@@ -267,8 +268,9 @@ def input_cases():
             "wrap": {"policy": "class", "wrap_classes": ["SeeingInner"]},
             "mixed_precision": spec,
         }
-        made = {"kind": "inputs", "library": "torch", "fed": str(DTYPES[fed]).removeprefix("torch.")}
-        ours = {**theirs, "": [made["fed"], "int64"]}
+        fed = str(DTYPES[fed]).removeprefix("torch.")
+        made = {"kind": "inputs", "library": "torch", "fed": fed}
+        ours = {**theirs, "": [fed, "int64"]}
         if every and not root and theirs != ours:
             made.update({"decided": ["root_inputs_as_documented"], "ours": ours})
         yield {**made, "model": described.spec, "job": job, "theirs": theirs}

@@ -10,6 +10,7 @@
 #include "common/mixed_precision.h"
 #include "coordinator/job_planner.h"
 #include "tests/golden/golden_cases.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
 namespace {
@@ -86,6 +87,27 @@ std::string Inputs(const v1::Plan& plan, const std::string& fed) {
   return absl::StrCat("root ", seen(""), "\ninner ", seen("inner"));
 }
 
+// What ranks' gradients are divided by before and after they are summed.
+std::string Factors(const JsonObject& outcome) {
+  std::string text;
+  for (const JsonValue& row : Member(outcome, "factors").list_value().values()) {
+    const auto& values = row.list_value().values();
+    absl::StrAppend(&text, values[0].number_value(), ": ", values[1].number_value(), " ",
+                    values[2].number_value(), "\n");
+  }
+  return text;
+}
+
+std::string Factors(DType reduce, const JsonObject& outcome) {
+  std::string text;
+  for (const JsonValue& row : Member(outcome, "factors").list_value().values()) {
+    const int64_t ranks = Integer(row.list_value().values(0));
+    const DivideFactors factors = DivideFactorsFor(reduce, ranks);
+    absl::StrAppend(&text, ranks, ": ", factors.before, " ", factors.after, "\n");
+  }
+  return text;
+}
+
 // The plan of the case's model with every parameter in `dtype`.
 absl::StatusOr<JobPlan> PlanIn(v1::JobSpec resolved, const std::string& dtype) {
   for (v1::Parameter& parameter :
@@ -141,6 +163,12 @@ Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::P
 TEST(DtypeGoldenTest, UnitsComputeReduceAndKeepGradientsAsTorch) {
   GoldenCounts counts;
   for (const GoldenCase& golden : ReadGoldens("dtypes.jsonl")) {
+    if (golden.kind == "divide") {
+      const DType reduce = *ParseDType(String(golden.line, "reduce"));
+      counts.Compare(golden, Factors(reduce, golden.theirs()), Factors(golden.ours()),
+                     Factors(golden.theirs()));
+      continue;
+    }
     const auto resolved = ResolvedJob(golden, kWorldSize);
     if (!resolved.ok()) {
       counts.Compare(golden, resolved.status().ToString(), "", "");

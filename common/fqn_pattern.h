@@ -4,9 +4,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(const FqnPattern pattern, FqnPattern::Parse("layers.*.attn"));
 //   pattern.Matches("layers.0.attn")  // true
 //
-// A pattern is an FQN in which * stands for one segment or a part of one ("layers.*", "layers.*.w*")
-// and a segment ** for any number of segments, none included ("layers.**" matches "layers" and all
-// below it). "" matches the root alone. Without a * a pattern is just an FQN.
+// A pattern is an FQN in which * stands for one segment or a part of one ("layers.*",
+// "layers.*.w*") and a segment ** for any number of segments, none included ("layers.**" matches
+// "layers" and all below it). "" matches the root alone. Without a * a pattern is just an FQN.
 //
 // Thread-safety: a value.
 #ifndef TESSERA_COMMON_FQN_PATTERN_H_

@@ -1,5 +1,5 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap and
-// mixed_precision are in job_spec_resolve_plan.cc.
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. The
+// messages wrap and mixed_precision are in job_spec_resolve_plan.cc.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>

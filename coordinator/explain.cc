@@ -45,7 +45,7 @@ class Explainer {
  private:
   const v1::Module& Spec(int module) const { return *index_.modules()[module].spec; }
   const std::string& Fqn(int module) const { return index_.modules()[module].fqn; }
-  // A reason: a sentence without capital and full stop. One that begins with a field keeps its case.
+  // A reason: a sentence without capital and full stop. The name of a field keeps its case.
   void Say(std::string reason);
   void SayGates(int module);
   void SayRemainder(int module);

@@ -10,18 +10,18 @@ namespace tessera {
 void SubtreeSum::AddShared(absl::InlinedVector<int, 4> modules, int64_t amount) {
   std::sort(modules.begin(), modules.end());
   for (size_t i = 0; i < modules.size(); ++i) {
-    at_[modules[i]] += amount;
+    at_[modules[i]] += static_cast<uint64_t>(amount);
     if (i == 0) continue;
     int meeting = modules[i - 1];
     while (!index_.Encloses(meeting, modules[i])) meeting = index_.modules()[meeting].parent;
-    at_[meeting] -= amount;
+    at_[meeting] -= static_cast<uint64_t>(amount);
   }
 }
 
 std::vector<int64_t> SubtreeSum::Sums() && {
   // Children come after their parents.
   for (size_t i = at_.size() - 1; i > 0; --i) at_[index_.modules()[i].parent] += at_[i];
-  return std::move(at_);
+  return {at_.begin(), at_.end()};
 }
 
 std::vector<int64_t> SubtreeNumels(const ModelIndex& index, const std::vector<bool>& left_out) {

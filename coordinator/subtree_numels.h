@@ -16,14 +16,15 @@ class SubtreeSum {
  public:
   explicit SubtreeSum(const ModelIndex& index) : index_(index), at_(index.modules().size(), 0) {}
 
-  void Add(int module, int64_t amount) { at_[module] += amount; }
+  void Add(int module, int64_t amount) { at_[module] += static_cast<uint64_t>(amount); }
   // At each of `modules`, which may repeat. Where two of them meet it would count twice.
   void AddShared(absl::InlinedVector<int, 4> modules, int64_t amount);
   std::vector<int64_t> Sums() &&;
 
  private:
   const ModelIndex& index_;
-  std::vector<int64_t> at_;
+  // Modulo 2^64: what is shared a million times may leave int64 on the way, and no sum does.
+  std::vector<uint64_t> at_;
 };
 
 // For each module the elements of the parameters used in it or below, each storage once. Those of

@@ -21,6 +21,9 @@ namespace {
 // Enough to see a slip of the pen; models have hundreds of classes at most.
 constexpr size_t kMaxClassesShown = 20;
 
+// More than any model holds, and far enough from the end of int64 to add a model to it.
+constexpr int64_t kMaxReported = int64_t{1} << 60;
+
 std::string ClassesOf(const ModelIndex& index) {
   std::set<std::string> classes;
   for (const ModelIndex::Module& module : index.modules()) {
@@ -180,7 +183,10 @@ void Chooser::Close(int module) {
     choice_.is_unit[module] = wrap;
     reports_[module] = wrap ? choice_.numel[module] : choice_.reported[module];
   }
-  if (at.parent >= 0) choice_.reported[at.parent] += reports_[module];
+  if (at.parent < 0) return;
+  int64_t& reported = choice_.reported[at.parent];
+  // What is tied a million times is reported a million times.
+  reported = std::min(reported + reports_[module], kMaxReported);
 }
 
 // Where a module would be a unit if each tensor were reported once, or its remainder is negative.

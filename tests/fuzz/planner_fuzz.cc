@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/job_spec.h"
+#include "coordinator/explain.h"
 #include "coordinator/job_planner.h"
 #include "tests/fuzz/fuzz_check.h"
 
@@ -19,6 +20,12 @@ void CheckPlan(const JobPlan& planned, int world_size) {
   for (int i = 0; i < planned.plan.units_size(); ++i) {
     const v1::Unit& unit = planned.plan.units(i);
     const v1::UnitLayout& layout = planned.layout.units(i);
+    CheckThat(!unit.has_enclosing_unit() || unit.enclosing_unit() > i, "children come first");
+    CheckThat(unit.param_dtype() != v1::DTYPE_UNSPECIFIED &&
+                  unit.reduce_dtype() != v1::DTYPE_UNSPECIFIED &&
+                  unit.gradient_dtype() != v1::DTYPE_UNSPECIFIED &&
+                  unit.unsynced_gradient_dtype() != v1::DTYPE_UNSPECIFIED,
+              "every dtype is set");
     CheckThat(layout.shard_numel() * world_size == layout.padded_numel(),
               "the shards make up the unit");
     CheckThat(unit.parameters_size() == layout.parameters_size(), "each parameter has a place");
@@ -42,6 +49,9 @@ void PlanBytes(absl::string_view json) {
     if (!planned.ok()) return;
     CheckPlan(*planned, world_size);
     CheckAnswer(CheckRunnable(*resolved, planned->plan));
+  }
+  for (const char* fqn : {"", "a", "layers.0", "h.0"}) {
+    CheckAnswer(ExplainModule(*resolved, fqn).status());
   }
 }
 

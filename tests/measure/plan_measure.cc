@@ -1,8 +1,9 @@
-// How long a plan takes, for models of 1,000 to 1,000,000 modules under each policy: seconds, and
-// the processor's nanoseconds a module, which should stay the same from line to line. A layer has ten modules, one
-// of them tied to the first layer's.
+// How long a plan takes, for Llama-3.1-405B and for models of 1,000 to 1,000,000 modules under each
+// policy: seconds, and the processor's nanoseconds a module, which should stay the same from line
+// to line. A layer has ten modules, one of them tied to the first layer's.
 //
-//   bazel run -c opt //tests/measure:plan_measure -- [MODULES...]
+//   bazel-bin/tests/measure/plan_measure [MODULES...]      0: Llama-3.1-405B
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -50,15 +51,49 @@ v1::ModelSpec ModelOfModules(int64_t modules) {
   return model;
 }
 
+void AddLinear(v1::Module* parent, const std::string& name, int64_t in, int64_t out) {
+  AddWeight(AddChild(parent, name, "Linear"), in * out);
+}
+
+// Llama-3.1-405B: 405,853,388,800 elements.
+v1::ModelSpec Llama405B() {
+  constexpr int64_t kWidth = 16'384, kInner = 53'248, kKeys = 1'024, kVocab = 128'256;
+  v1::ModelSpec model;
+  model.set_name("llama-3.1-405b");
+  v1::Module* root = model.mutable_root();
+  root->set_class_name("LlamaForCausalLM");
+  v1::Module* inner = AddChild(root, "model", "LlamaModel");
+  AddWeight(AddChild(inner, "embed_tokens", "Embedding"), kVocab * kWidth);
+  v1::Module* layers = AddChild(inner, "layers", "ModuleList");
+  for (int i = 0; i < 126; ++i) {
+    v1::Module* layer = AddChild(layers, absl::StrCat(i), "LlamaDecoderLayer");
+    v1::Module* attention = AddChild(layer, "self_attn", "LlamaAttention");
+    AddLinear(attention, "q_proj", kWidth, kWidth);
+    AddLinear(attention, "k_proj", kWidth, kKeys);
+    AddLinear(attention, "v_proj", kWidth, kKeys);
+    AddLinear(attention, "o_proj", kWidth, kWidth);
+    v1::Module* mlp = AddChild(layer, "mlp", "LlamaMLP");
+    AddLinear(mlp, "gate_proj", kWidth, kInner);
+    AddLinear(mlp, "up_proj", kWidth, kInner);
+    AddLinear(mlp, "down_proj", kInner, kWidth);
+    AddWeight(AddChild(layer, "input_layernorm", "LlamaRMSNorm"), kWidth);
+    AddWeight(AddChild(layer, "post_attention_layernorm", "LlamaRMSNorm"), kWidth);
+  }
+  AddWeight(AddChild(inner, "norm", "LlamaRMSNorm"), kWidth);
+  AddLinear(root, "lm_head", kWidth, kVocab);
+  return model;
+}
+
 int Measure(int64_t modules) {
-  const v1::ModelSpec model = ModelOfModules(modules);
+  const v1::ModelSpec model = modules == 0 ? Llama405B() : ModelOfModules(modules);
   for (const std::string policy : {"size", "class", "always", "none"}) {
     v1::JobSpec job;
     job.set_name("measure");
     job.mutable_model()->set_file("measured.json");  // given below
     job.mutable_wrap()->set_policy(policy);
     if (policy == "size") job.mutable_wrap()->set_min_params(9'000);
-    if (policy == "class") job.mutable_wrap()->add_wrap_classes("Layer");
+    if (policy == "class")
+      job.mutable_wrap()->add_wrap_classes(modules == 0 ? "LlamaDecoderLayer" : "Layer");
     const auto resolved = ResolveJobSpec(job);
     if (!resolved.ok()) {
       std::fprintf(stderr, "%s\n", resolved.status().ToString().c_str());
@@ -74,9 +109,9 @@ int Measure(int64_t modules) {
       return 1;
     }
     std::printf(
-        "modules %lld policy %s units %d seconds %.4f cpu_seconds %.4f cpu_ns/module %.0f\n",
+        "modules %lld policy %s units %d seconds %.5f cpu_seconds %.5f cpu_ns/module %.0f\n",
         static_cast<long long>(modules), policy.c_str(), plan->units_size(), took.count(), cpu,
-        cpu * 1e9 / static_cast<double>(modules));
+        cpu * 1e9 / static_cast<double>(std::max<int64_t>(modules, 1)));
     std::fflush(stdout);
   }
   return 0;
@@ -88,7 +123,7 @@ int Measure(int64_t modules) {
 int main(int argc, char** argv) {
   std::vector<int64_t> sizes;
   for (int i = 1; i < argc; ++i) sizes.push_back(std::atoll(argv[i]));
-  if (sizes.empty()) sizes = {1'000, 10'000, 100'000, 1'000'000};
+  if (sizes.empty()) sizes = {0, 1'000, 10'000, 100'000, 1'000'000};
   for (const int64_t modules : sizes) {
     if (const int failed = tessera::Measure(modules); failed != 0) return failed;
   }

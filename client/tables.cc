@@ -88,6 +88,17 @@ std::string RanksForecastTable(const v1::Forecast& forecast) {
   return table.ToString();
 }
 
+// Nothing where no rank has a GPU. All have the same buffers.
+std::string GpusForecastTable(const v1::Forecast& forecast) {
+  if (forecast.ranks().empty() || !forecast.ranks(0).has_gpu()) return "";
+  TextTable table({{"UNSHARDED"}, {"GRADIENTS"}, {"STAGING"}, {"TOTAL"}, {"ALLOCATED"}});
+  const v1::GpuForecast& gpu = forecast.ranks(0).gpu();
+  table.AddRow({WithThousands(gpu.unsharded_bytes()), WithThousands(gpu.unsharded_gradient_bytes()),
+                WithThousands(gpu.staging_bytes()), WithThousands(gpu.total_bytes()),
+                WithThousands(gpu.allocated_bytes())});
+  return absl::StrCat("\nBytes on each rank's GPU\n", table.ToString());
+}
+
 std::string HostsForecastTable(const v1::Forecast& forecast) {
   TextTable table({{"HOST", Align::kLeft},
                    {"UNSHARDED"},
@@ -254,7 +265,7 @@ std::string PlanTable(const v1::Plan& plan, const v1::Layout& layout,
       absl::AsciiStrToLower(v1::UnshardMode_Name(layout.unshard_mode())), "\nplan ",
       Short(plan.plan_fingerprint()), ", layout ", Short(layout.layout_fingerprint()),
       "\n\nElements of each unit, and bytes of a shard and of the whole\n", table.ToString(),
-      "\nBytes of a rank's own memory\n", RanksForecastTable(forecast),
+      "\nBytes of a rank's own memory\n", RanksForecastTable(forecast), GpusForecastTable(forecast),
       "\nBytes that the ranks of a host share\n", HostsForecastTable(forecast), "\n",
       Activations(forecast), "on a wire    ", WithThousands(forecast.wire_bytes_per_step()),
       " bytes a rank and step\n");

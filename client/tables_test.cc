@@ -174,6 +174,21 @@ TEST(PlanTableTest, FoldsEqualUnitsAndRanks) {
             "note: the root has no parameters of its own\n");
 }
 
+TEST(PlanTableTest, ShowsTheBuffersOfEachGpu) {
+  v1::Forecast forecast;
+  v1::GpuForecast* gpu = forecast.add_ranks()->mutable_gpu();
+  gpu->set_unsharded_bytes(1024);
+  gpu->set_unsharded_gradient_bytes(2048);
+  gpu->set_staging_bytes(512);
+  gpu->set_total_bytes(3584);
+  gpu->set_allocated_bytes(12288);
+  EXPECT_THAT(PlanTable(SmallPlan(), SmallLayout(), forecast),
+              HasSubstr("\nBytes on each rank's GPU\n"
+                        "UNSHARDED  GRADIENTS  STAGING  TOTAL  ALLOCATED\n"
+                        "    1,024      2,048      512  3,584     12,288\n"
+                        "\nBytes that the ranks of a host share\n"));
+}
+
 v1::OperationStats* AddOperation(v1::UnitStats* unit, v1::Operation operation, double min,
                                  double median, double max, int slowest, double p90 = 0,
                                  double p99 = 0) {

@@ -92,6 +92,16 @@ std::string LayoutText(const v1::Layout& header,
                   header.gradient_stride_bytes(), "\n");
   AppendSlots(&text, "unsharded_slot", header.unsharded_slots());
   AppendSlots(&text, "gradient_slot", header.gradient_slots());
+  if (header.device() == v1::CUDA) {
+    absl::StrAppend(&text, "device CUDA\nstaging_bytes ", header.staging_bytes(), "\n");
+  }
+  // What jobs of one host and one strategy do not have, so that they keep their fingerprints.
+  if (header.local_world_size() != 0)
+    absl::StrAppend(&text, "local_world_size ", header.local_world_size(), "\n");
+  if (header.reshard_group() != 0)
+    absl::StrAppend(&text, "reshard_group ", header.reshard_group(), "\n");
+  AppendSlots(&text, "reshard_slot", header.reshard_slots());
+  AppendSlots(&text, "accumulation_slot", header.accumulation_slots());
   const v1::RankFileLayout& file = header.rank_file();
   absl::StrAppend(&text, "rank_file ", file.record_bytes(), ",", file.undo_offset_bytes(), ",");
   absl::StrAppend(&text, file.undo_bytes(), ",", file.total_bytes(), "\n");
@@ -100,6 +110,12 @@ std::string LayoutText(const v1::Layout& header,
     absl::StrAppend(&text, unit.padded_numel(), "\nshard_numel ", unit.shard_numel(), "\nregions ");
     absl::StrAppend(&text, unit.parameter_offset_bytes(), ",", unit.gradient_offset_bytes(), ",",
                     unit.optimizer_offset_bytes(), "\n");
+    if (unit.has_sharding_strategy()) {
+      absl::StrAppend(&text, "sharding_strategy ",
+                      v1::ShardingStrategy_Name(unit.sharding_strategy()), "\n");
+    }
+    if (unit.has_reshard_group())
+      absl::StrAppend(&text, "reshard_group ", unit.reshard_group(), "\n");
     for (const v1::ParameterLayout& parameter : unit.parameters()) {
       absl::StrAppend(&text, "parameter ", parameter.offset(), " ", parameter.fqn(), "\n");
     }

@@ -25,10 +25,15 @@
 // then for each slot
 //   unsharded_slot OFFSET,BYTES,LEVEL or gradient_slot OFFSET,BYTES,LEVEL; a resident unit's has
 //   ,UNIT after it
+// then, where the device is CUDA, once
+//   device CUDA | staging_bytes N
+// then, where they are not 0, local_world_size N and reshard_group N, and for each slot
+//   reshard_slot OFFSET,BYTES,-,UNIT or accumulation_slot OFFSET,BYTES,-,UNIT
 // then once
 //   rank_file RECORD,UNDO_OFFSET,UNDO,TOTAL
 // then for each unit
-//   unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER
+//   unit FQN | level N | padded_numel N | shard_numel N | regions PARAMETER,GRADIENT,OPTIMIZER |
+//   sharding_strategy E and reshard_group N where the unit has its own
 // and for each of its parameters
 //   parameter OFFSET FQN
 // Not in it: notes.

@@ -104,6 +104,18 @@ TEST(FingerprintTest, LayoutGolden) {
             "e8b510ee446db05df3d9ed7617e667231123b52475e3bbdc78fc3b9356eb0d16");
 }
 
+TEST(FingerprintTest, AGpusLayoutSaysSoAndACpusIsAsEver) {
+  v1::Layout layout = SmallLayout();
+  const std::string cpu = LayoutText(layout, layout.units());
+  layout.set_device(v1::CPU);
+  EXPECT_EQ(LayoutText(layout, layout.units()), cpu);
+  layout.set_device(v1::CUDA);
+  layout.set_staging_bytes(512);
+  std::string gpu = cpu;
+  gpu.insert(gpu.find("rank_file"), "device CUDA\nstaging_bytes 512\n");
+  EXPECT_EQ(LayoutText(layout, layout.units()), gpu);
+}
+
 TEST(FingerprintTest, WorkerGetsTheSameFromHeaderAndUnits) {
   const v1::Layout layout = SmallLayout();
   v1::Layout header = layout;

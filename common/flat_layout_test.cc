@@ -41,6 +41,40 @@ TEST(FlatLayoutTest, CutsLikeChunk) {
   }
 }
 
+// FSDP's vectors: how much of each rank's shard is the parameter, the rest being padding.
+TEST(FlatLayoutTest, ChunkLengthsOfEveryRank) {
+  const std::vector<std::tuple<int64_t, std::vector<int64_t>>> vectors = {
+      {1, {1, 0, 0, 0}},  {5, {2, 2, 1, 0}},
+      {6, {2, 2, 2, 0}},  {9, {3, 3, 3, 0}},
+      {10, {3, 3, 3, 1}}, {17, {3, 3, 3, 3, 3, 2, 0, 0}},
+      {30, {8, 8, 8, 6}}, {110, {14, 14, 14, 14, 14, 14, 14, 12}},
+  };
+  for (const auto& [numel, lengths] : vectors) {
+    const int ranks = static_cast<int>(lengths.size());
+    const FlatLayout layout =
+        LayOut({numel}, {.param_align_bytes = 0, .shard_align_bytes = 0, .shard_count = ranks});
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t begin = rank * layout.shard_numel;
+      int64_t length = 0;
+      for (const ShardRecord& record : ShardRecords(layout.offsets, std::vector<int64_t>{numel},
+                                                    begin, begin + layout.shard_numel)) {
+        length += record.end - record.begin;
+      }
+      EXPECT_EQ(length, lengths[rank]) << numel << " on rank " << rank;
+    }
+  }
+}
+
+TEST(FlatLayoutTest, EmptyParametersBesideOthers) {
+  const std::vector<int64_t> numels = {3, 0, 5, 0};
+  const FlatLayout layout = LayOut(numels, {.shard_align_bytes = 0, .shard_count = 2});
+  EXPECT_EQ(layout.offsets, (std::vector<int64_t>{0, 4, 4, 12}));
+  EXPECT_EQ(layout.end, 9);  // nothing is placed at 12
+  EXPECT_EQ(layout.padded_numel, 10);
+  EXPECT_EQ(RecordsOf(layout, numels, 0, 5), (Records{{0, 0, 2}, {2, 0, 0}}));
+  EXPECT_EQ(RecordsOf(layout, numels, 5, 10), (Records{{2, 1, 4}}));
+}
+
 TEST(FlatLayoutTest, RecordsOfThreeLinears) {
   const std::vector<int64_t> numels = {100, 100, 100};
   const FlatLayout layout = LayOut(numels, {.param_align_bytes = 0, .shard_align_bytes = 0});

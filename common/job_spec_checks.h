@@ -32,6 +32,13 @@ absl::Status CheckOneOf(absl::string_view field, const std::string& value,
 absl::Status ResolveWrap(bool builtin, v1::WrapSpec* wrap);
 absl::Status ResolveMixedPrecision(v1::MixedPrecisionSpec* spec);
 
+// job_spec_resolve_mesh.cc. What a world size makes of a mesh is checked when it is known
+// (coordinator/mesh.h).
+absl::Status ResolveMesh(v1::MeshSpec* mesh);
+absl::Status ResolveMemory(v1::MemorySpec* memory);
+// For a builtin model batch and sequence stay absent: they follow from the job and its world size.
+absl::Status ResolveActivations(bool builtin, v1::ActivationSpec* activations);
+
 }  // namespace tessera
 
 #endif  // TESSERA_COMMON_JOB_SPEC_CHECKS_H_

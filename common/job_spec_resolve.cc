@@ -1,5 +1,6 @@
-// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. The
-// messages wrap and mixed_precision are in job_spec_resolve_plan.cc.
+// ResolveJobSpec, a message of the job file at a time: first its defaults, then its checks. wrap
+// and mixed_precision are in job_spec_resolve_plan.cc, mesh, memory and activations in
+// job_spec_resolve_mesh.cc.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -133,35 +134,6 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
   return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
 }
 
-absl::Status ResolveMesh(v1::MeshSpec* mesh) {
-  TESSERA_DEFAULT(mesh, strategy, "full_shard");
-  TESSERA_DEFAULT(mesh, min_workers, 2);
-  TESSERA_DEFAULT(mesh, max_workers, std::max<int64_t>(2, mesh->min_workers()));
-  TESSERA_DEFAULT(mesh, replicas, 1);
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("mesh.strategy", mesh->strategy(), {"full_shard"},
-                 {"shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("mesh.min_workers", mesh->min_workers(), 1, kMaxWorkers));
-  TESSERA_RETURN_IF_ERROR(CheckRange("mesh.max_workers", mesh->max_workers(), 1, kMaxWorkers));
-  if (mesh->max_workers() < mesh->min_workers()) {
-    return InvalidField("mesh.max_workers",
-                        absl::StrCat("is ", mesh->max_workers(), ", less than mesh.min_workers ",
-                                     mesh->min_workers(), "; raise it or lower the other"));
-  }
-  return CheckRange("mesh.replicas", mesh->replicas(), 1, kMaxWorkers);
-}
-
-absl::Status ResolveMemory(v1::MemorySpec* memory) {
-  TESSERA_DEFAULT(memory, unshard, "auto");
-  TESSERA_DEFAULT(memory, prefetch, 1);
-  TESSERA_DEFAULT(memory, max_live_units, 0);
-  TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
-  TESSERA_RETURN_IF_ERROR(
-      CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
-  return CheckRange("memory.max_live_units", memory->max_live_units(), 0, 1'024);
-}
-
 absl::Status ResolveCheckpoint(v1::CheckpointSpec* checkpoint) {
   TESSERA_DEFAULT(checkpoint, dir, "");
   TESSERA_DEFAULT(checkpoint, every, 0);
@@ -238,6 +210,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, eval_every, 100);
   TESSERA_DEFAULT(&spec, max_recoveries, 10);
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
+  TESSERA_DEFAULT(&spec, device, "auto");
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
   TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
@@ -245,11 +218,14 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("threads_per_worker", spec.threads_per_worker(), 1, kMaxThreadsPerWorker));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("device", spec.device(), {"auto", "cpu", "cuda"}));
   TESSERA_RETURN_IF_ERROR(ResolveOptimizer(spec.mutable_optimizer()));
   TESSERA_RETURN_IF_ERROR(ResolveWrap(spec.model().has_builtin(), spec.mutable_wrap()));
   TESSERA_RETURN_IF_ERROR(ResolveMixedPrecision(spec.mutable_mixed_precision()));
   TESSERA_RETURN_IF_ERROR(ResolveMesh(spec.mutable_mesh()));
   TESSERA_RETURN_IF_ERROR(ResolveMemory(spec.mutable_memory()));
+  TESSERA_RETURN_IF_ERROR(
+      ResolveActivations(spec.model().has_builtin(), spec.mutable_activations()));
   TESSERA_RETURN_IF_ERROR(ResolveCheckpoint(spec.mutable_checkpoint()));
   TESSERA_RETURN_IF_ERROR(ResolveTimeouts(spec.mutable_timeouts()));
   TESSERA_RETURN_IF_ERROR(CheckBatch(spec));

@@ -21,6 +21,8 @@ void Coordinator::Tick() {
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
     }
+    rendezvous_.Expire(members_.now());
+    AnswerFetchesLocked();
   }
   Flush();
 }

@@ -34,12 +34,11 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "coordinator/event_log.h"
-#include "coordinator/job.h"
+#include "coordinator/job_entry.h"
 #include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
-#include "coordinator/stats_store.h"
-#include "coordinator/step_rate.h"
+#include "coordinator/rendezvous.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
@@ -89,6 +88,10 @@ class Coordinator {
   // A serialized ListUnitsResponse.
   absl::StatusOr<std::shared_ptr<const std::string>> ListUnits(const v1::ListUnitsRequest& request);
   absl::Status ReportStats(const v1::ReportStatsRequest& request);
+  absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest& request);
+  // OK: `done` is called once, as a sink is, maybe before this returns. An error: never.
+  absl::Status FetchCommunicatorIds(const v1::FetchCommunicatorIdsRequest& request,
+                                    Rendezvous::Done done);
 
   // Every 100 ms.
   void Tick();
@@ -97,23 +100,7 @@ class Coordinator {
   void Shutdown();
 
  private:
-  struct JobEntry {
-    JobEntry(JobLifecycle lifecycle_in, Verdict::Options verdict_options)
-        : lifecycle(std::move(lifecycle_in)), verdict(verdict_options) {}
-    int64_t id = 0;  // order of age
-    JobLifecycle lifecycle;
-    std::string request_id;
-    std::shared_ptr<const v1::JobSpec> spec;  // resolved
-    std::shared_ptr<const PlannedJob> planned;
-    bool reserved = false;    // a host was chosen
-    bool all_joined = false;  // deadline is then for getting ready
-    absl::Time deadline;      // steady time
-    Verdict verdict;
-    std::shared_ptr<EventLog> events;
-    StepRate rate;
-    int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
-    std::optional<StatsStore> stats;  // of the present generation
-  };
+  using JobEntry = ::tessera::JobEntry;
 
   // coordinator_jobs.cc
   absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
@@ -170,6 +157,12 @@ class Coordinator {
   // Null where there is no such job, or it has ended.
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // coordinator_rendezvous.cc
+  void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Passes on what has come due.
+  void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // coordinator.cc. What is to be called without the lock, in order.
   void SendLocked(MemberId member, v1::AttendResponse message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -182,6 +175,7 @@ class Coordinator {
   mutable Mutex mutex_;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   Membership members_ ABSL_GUARDED_BY(mutex_);
+  Rendezvous rendezvous_ ABSL_GUARDED_BY(mutex_);
   std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
   int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);

@@ -127,6 +127,7 @@ void Coordinator::FormLocked(JobEntry& job, MemberId host,
   job.planned = planned;
   const int64_t generation = members_.Form(job.lifecycle.proto().name(), host, world_size,
                                            ToDuration(job.spec->timeouts().lease()));
+  BeginRendezvousLocked(job, generation);
   job.lifecycle.SetGeneration(generation, world_size);
   job.lifecycle.SetReason(absl::StrCat("host ", member->name, " starts ", world_size, " workers"));
   job.stats.emplace(planned->unit_count(), world_size);

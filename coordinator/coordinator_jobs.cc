@@ -150,6 +150,8 @@ void Coordinator::EndedLocked(JobEntry& job) {
   message.mutable_end()->set_reason(job.lifecycle.proto().reason());
   for (const MemberId member : members_.MembersOf(name)) SendLocked(member, message);
   members_.End(name);
+  rendezvous_.End(name, job.lifecycle.proto().reason());
+  AnswerFetchesLocked();
   ChangedLocked(job);
   live_.erase(job.id);
   ended_.push_back(name);

@@ -1,15 +1,18 @@
 #include "coordinator/job_planner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
+#include "coordinator/fit.h"
 #include "coordinator/forecast.h"
 #include "coordinator/layout.h"
 #include "coordinator/plan_runnable.h"
 #include "coordinator/planner.h"
+#include "coordinator/runnable_mesh.h"
 
 namespace tessera {
 namespace {
@@ -35,23 +38,46 @@ int64_t TotalBytes(const v1::Forecast& forecast) {
   return bytes;
 }
 
-v1::Forecast ForecastOf(const v1::Plan& plan, const v1::Layout& layout,
-                        const v1::JobSpec& resolved) {
-  const int64_t micro_batches = resolved.micro_batches();
-  return MakeForecast(plan, layout, layout.world_size(), micro_batches,
-                      resolved.memory().accumulate_unsynchronized() ? 1 : micro_batches);
-}
-
 // What `auto` took and what the other choice would have cost.
-absl::StatusOr<std::string> WhyResident(const JobPlan& planned, v1::JobSpec resolved) {
+absl::StatusOr<std::string> WhyResident(const JobPlan& planned, const FittedLayout& fitted,
+                                        v1::JobSpec resolved) {
   resolved.mutable_memory()->set_unshard("slots");
   const int world_size = planned.layout.world_size();
   TESSERA_ASSIGN_OR_RETURN(const v1::Layout slots, MakeLayout(planned.plan, resolved, world_size));
-  const v1::Forecast forecast = ForecastOf(planned.plan, slots, resolved);
+  const v1::Forecast forecast = MakeForecast(planned.plan, slots, fitted.options);
+  if (planned.forecast.hosts_size() > 1) {
+    return absl::StrCat(
+        "memory.unshard auto took resident, since every shard group lies within one host: nothing "
+        "is moved to unshard, and all hosts map ",
+        TotalBytes(planned.forecast), " bytes; slots would map ", TotalBytes(forecast), ".");
+  }
   return absl::StrCat(
       "memory.unshard auto took resident, since all ranks share one host: nothing "
       "is moved to unshard, and the host maps ",
       TotalBytes(planned.forecast), " bytes; slots would map ", TotalBytes(forecast), ".");
+}
+
+absl::StatusOr<std::string> WhyUnshard(const JobPlan& planned, const FittedLayout& fitted,
+                                       const v1::JobSpec& resolved) {
+  if (planned.layout.unshard_mode() == v1::RESIDENT) return WhyResident(planned, fitted, resolved);
+  if (planned.layout.device() == v1::CUDA) {
+    return "memory.unshard auto took slots, since GPUs share no memory.";
+  }
+  if (fitted.resident_needed_bytes > 0) {
+    return absl::StrCat("memory.unshard auto took slots, since a host would need ",
+                        fitted.resident_needed_bytes, " bytes with resident, more than ",
+                        "memory.device_memory ", resolved.memory().device_memory(),
+                        "; with slots it needs ", fitted.needed_bytes, ".");
+  }
+  return "memory.unshard auto took slots, since shard groups reach over several hosts.";
+}
+
+void AddFit(const v1::ModelSpec& model, const v1::JobSpec& resolved, const FittedLayout& fitted,
+            JobPlan* planned) {
+  v1::Forecast& forecast = planned->forecast;
+  *forecast.mutable_fit() = MakeFit(model, planned->plan, resolved, fitted);
+  forecast.set_fits(forecast.fit().needed_bytes() <= forecast.fit().device_memory_bytes());
+  for (std::string& note : FitNotes(forecast)) planned->layout.add_notes(std::move(note));
 }
 
 }  // namespace
@@ -60,11 +86,14 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
   TESSERA_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(resolved));
   JobPlan planned;
   TESSERA_ASSIGN_OR_RETURN(planned.plan, MakePlan(model, resolved));
-  TESSERA_ASSIGN_OR_RETURN(planned.layout, MakeLayout(planned.plan, resolved, world_size));
-  planned.forecast = ForecastOf(planned.plan, planned.layout, resolved);
+  TESSERA_ASSIGN_OR_RETURN(const FittedLayout fitted,
+                           LayOutToFit(model, planned.plan, resolved, world_size));
+  planned.layout = fitted.layout;
+  planned.forecast = MakeForecast(planned.plan, planned.layout, fitted.options);
   if (resolved.memory().unshard() == "auto") {
-    TESSERA_ASSIGN_OR_RETURN(*planned.layout.add_notes(), WhyResident(planned, resolved));
+    TESSERA_ASSIGN_OR_RETURN(*planned.layout.add_notes(), WhyUnshard(planned, fitted, resolved));
   }
+  if (!resolved.memory().device_memory().empty()) AddFit(model, resolved, fitted, &planned);
   return planned;
 }
 
@@ -93,13 +122,13 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
                         "give the workload attached and a program that trains this model");
   }
+  if (gpt && resolved.device() == "cuda") {
+    return InvalidField("device",
+                        "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
+                        "attach a program that computes on GPUs");
+  }
+  TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));
   TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
-  if (resolved.mesh().strategy() != "full_shard") {
-    return unavailable("mesh.strategy", resolved.mesh().strategy(), "full_shard");
-  }
-  if (resolved.mesh().replicas() != 1) {
-    return InvalidField("mesh.replicas", "replicas are not available yet; give 1");
-  }
   return CheckCheckpoint(resolved.checkpoint());
 }
 

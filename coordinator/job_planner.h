@@ -18,7 +18,7 @@ namespace tessera {
 struct JobPlan {
   v1::Plan plan;
   v1::Layout layout;
-  v1::Forecast forecast;  // with all ranks on one host
+  v1::Forecast forecast;
 };
 
 // Plan, layout and forecast of a resolved job at `world_size`, which need not be one that the job

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
-#include "coordinator/forecast.h"
 
 namespace tessera {
 namespace {
@@ -65,9 +64,10 @@ TEST(JobPlannerTest, DefaultJobByHand) {
   EXPECT_EQ(host.shared_total_bytes(), 5'265'408);
   EXPECT_EQ(host.mapped_bytes(), 1'753'088 + 2 * 1'753'088 + 12'288);
 
-  EXPECT_EQ(planned.forecast.activation_bytes(), 0);
-  EXPECT_EQ(planned.forecast.activation_certainty(), v1::Forecast::UNKNOWN);
+  EXPECT_EQ(planned.forecast.activation_bytes(), 34'658'304);  // gpt_activations_test.cc
+  EXPECT_EQ(planned.forecast.activation_certainty(), v1::Forecast::EXACT);
   EXPECT_FALSE(planned.forecast.has_fits());
+  EXPECT_FALSE(planned.forecast.has_fit());
   // Half of each block three times, half of the root twice, in float32.
   EXPECT_EQ(planned.forecast.wire_bytes_per_step(), 4 * 99'136 * 12 + 20'608 * 8);
 }
@@ -88,6 +88,35 @@ TEST(JobPlannerTest, AutoTakesResidentAndSaysWhy) {
   // Two ranks of 6,201,344 or 7,868,416 bytes and the host's 6,856,704 or 5,271,552.
   EXPECT_THAT(planned.layout.notes(0),
               HasSubstr("the host maps 19259392 bytes; slots would map 21008384."));
+}
+
+constexpr char kCudaBFloat16[] =
+    R"(,"device":"cuda","mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32"})";
+
+// The same units with two bytes an element: a slot of 82,432 bytes for the root and two of 396,544.
+TEST(JobPlannerTest, GpuJobByHand) {
+  const JobPlan planned = Planned(Job(kCudaBFloat16), 2);
+  EXPECT_EQ(planned.layout.device(), v1::CUDA);
+  EXPECT_EQ(planned.layout.staging_bytes(), 198'272 * 4);
+  const v1::RankForecast& rank = planned.forecast.ranks(1);
+  EXPECT_EQ(rank.parameter_bytes(), 1'668'608);
+  EXPECT_EQ(rank.mapped_bytes(), 7'868'416);
+  EXPECT_EQ(rank.gpu().unsharded_bytes(), 875'520);
+  EXPECT_EQ(rank.gpu().unsharded_gradient_bytes(), 875'520);
+  EXPECT_EQ(rank.gpu().staging_bytes(), 793'088);
+  EXPECT_EQ(rank.gpu().total_bytes(), 2'544'128);
+  EXPECT_EQ(rank.gpu().allocated_bytes(), 876'544 + 876'544 + 794'624);
+  const v1::HostForecast& host = planned.forecast.hosts(0);
+  EXPECT_EQ(host.unsharded_bytes(), 0);
+  EXPECT_EQ(host.unsharded_gradient_bytes(), 0);
+  EXPECT_EQ(host.staging_bytes(), 0);
+  EXPECT_EQ(host.unsharded_file_bytes(), 0);
+  EXPECT_EQ(host.gradient_file_bytes(), 0);
+  EXPECT_EQ(host.mapped_bytes(), 12'288);
+  EXPECT_EQ(host.shared_total_bytes(), 12'288);
+  ASSERT_EQ(planned.layout.notes_size(), 1);
+  EXPECT_EQ(planned.layout.notes(0), "memory.unshard auto took slots, since GPUs share no memory.");
+  EXPECT_FALSE(Planned(Job(), 2).forecast.ranks(0).has_gpu());
 }
 
 TEST(JobPlannerTest, OneRankSendsNothing) {
@@ -122,10 +151,11 @@ TEST(JobPlannerTest, PlanDoesNotKnowTheWorldSize) {
 }
 
 TEST(ForecastTest, DealsRanksOutToHosts) {
-  const JobPlan planned = Planned(Job(), 5);
-  const v1::Forecast forecast = MakeForecast(planned.plan, planned.layout, 2);
+  const v1::Forecast forecast = Planned(Job(R"(,"mesh":{"local_world_size":2})"), 5).forecast;
   ASSERT_EQ(forecast.hosts_size(), 3);
   EXPECT_EQ(forecast.hosts(2).host(), 2);
+  EXPECT_EQ(forecast.hosts(0).ranks(), 2);
+  EXPECT_EQ(forecast.hosts(2).ranks(), 1);
   EXPECT_EQ(forecast.hosts(0).unsharded_gradient_bytes(),
             2 * forecast.hosts(2).unsharded_gradient_bytes());
   EXPECT_EQ(forecast.hosts(0).unsharded_bytes(), forecast.hosts(2).unsharded_bytes());
@@ -210,6 +240,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   const std::string spec =
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
   std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
+      {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "float64 is not available yet; use float32, bfloat16 or float16"},
       {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",
@@ -220,11 +251,13 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };
+  cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
+  cases.emplace_back(Job(R"(,"mesh":{"local_world_size":1})"), "mesh.local_world_size", "give 0");
+  cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
+  cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
+                     "give none");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
-  job.mutable_mesh()->set_strategy("no_shard");
-  cases.emplace_back(job, "mesh.strategy", "use full_shard");
-  job = Job();
   job.set_workload("replay");
   cases.emplace_back(job, "workload", "use gpt or attached");
   for (auto& [resolved, field, because] : cases) {
@@ -235,6 +268,9 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
     EXPECT_EQ(Field(status), field);
     EXPECT_THAT(std::string(status.message()), HasSubstr(because));
   }
+  v1::Plan own = Planned(Job(), 2).plan;
+  own.mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
+  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0.strategy");
   v1::Plan half = Planned(Job(), 2).plan;
   half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
   EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),

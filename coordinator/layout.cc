@@ -2,153 +2,114 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/control_file.h"
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
 #include "common/flat_layout.h"
-#include "common/job_spec.h"
 #include "common/optimizer_state.h"
 #include "common/status_macros.h"
+#include "coordinator/layout_slots.h"
+#include "coordinator/mesh.h"
 
 namespace tessera {
 namespace {
 
-using Slots = google::protobuf::RepeatedPtrField<v1::Slot>;
-
 constexpr __int128 kMaxTotalBytes = __int128{1} << 62;
 
-absl::Status CheckMesh(const v1::JobSpec& resolved, int world_size) {
-  if (world_size < 1 || world_size > kMaxWorkers) {
-    return InvalidField("world_size", absl::StrCat("is ", world_size, "; give 1 to ", kMaxWorkers));
+absl::StatusOr<bool> TakesResident(const v1::JobSpec& resolved, const Mesh& mesh,
+                                   v1::Device device) {
+  const std::string& unshard = resolved.memory().unshard();
+  const bool shared = device != v1::CUDA && mesh.GroupsShareMemory();
+  if (unshard != "resident") return unshard != "slots" && shared;
+  if (shared) return true;
+  return InvalidField(
+      "memory.unshard",
+      device == v1::CUDA
+          ? "is resident, which is for ranks that share memory; GPUs take slots or auto"
+          : absl::StrCat("is resident, which is for shard groups within one host; ",
+                         mesh.shard_count, " ranks are on hosts of mesh.local_world_size ",
+                         mesh.local_world_size, ", so take slots or auto"));
+}
+
+// For messages: the FQN of a unit; the root's is "".
+std::string NameOf(const v1::Unit& unit) { return unit.fqn().empty() ? "model" : unit.fqn(); }
+
+// Both shard over the same ranks.
+bool SameGroups(v1::ShardingStrategy a, v1::ShardingStrategy b) {
+  return a == b || (a != v1::NO_SHARD && b != v1::NO_SHARD && IsHybrid(a) == IsHybrid(b));
+}
+
+// What of Unit.overrides is the layout's to apply.
+absl::Status ApplyOverrides(const v1::Unit& unit, const Mesh& mesh, v1::UnitLayout* layout) {
+  const v1::WrapConfig& own = unit.overrides();
+  v1::ShardingStrategy strategy = mesh.strategy;
+  if (own.has_strategy()) {
+    strategy = StrategyOf(own.strategy());
+    if (strategy == v1::SHARDING_STRATEGY_UNSPECIFIED || !SameGroups(strategy, mesh.strategy)) {
+      return InvalidField(
+          NameOf(unit),
+          absl::StrCat("has the strategy \"", own.strategy(),
+                       "\" of its own, but mesh.strategy is ", StrategyName(mesh.strategy),
+                       "; a unit may take full_shard or shard_grad_op where the job has either, "
+                       "and likewise the two hybrid ones"));
+    }
+    if (strategy != mesh.strategy) layout->set_sharding_strategy(strategy);
   }
-  if (resolved.mesh().strategy() != "full_shard") {
-    return InvalidField("mesh.strategy", absl::StrCat("\"", resolved.mesh().strategy(),
-                                                      "\" is not available yet; use full_shard"));
-  }
-  if (resolved.mesh().replicas() != 1) {
-    return InvalidField("mesh.replicas", absl::StrCat("is ", resolved.mesh().replicas(),
-                                                      "; replicas are not available yet, give 1"));
+  if (own.has_reshard_group()) {
+    TESSERA_RETURN_IF_ERROR(Annotate(
+        CheckReshardGroup("reshard_group", own.reshard_group(), strategy, mesh.shard_count),
+        NameOf(unit)));
+    if (own.reshard_group() != mesh.reshard_group) {
+      layout->set_reshard_group(static_cast<int>(own.reshard_group()));
+    }
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::UnitLayout> LayOutUnit(const v1::Unit& unit, const v1::WrapSpec& wrap,
-                                          int shard_count) {
+                                          const Mesh& mesh) {
   std::vector<int64_t> numels;
   for (const v1::UnitParameter& parameter : unit.parameters()) numels.push_back(parameter.numel());
-  TESSERA_ASSIGN_OR_RETURN(const FlatLayout flat,
-                           MakeFlatLayout(numels, {.param_dtype = unit.param_dtype(),
-                                                   .param_align_bytes = wrap.param_align_bytes(),
-                                                   .shard_align_bytes = wrap.shard_align_bytes(),
-                                                   .shard_count = shard_count}));
+  const v1::WrapConfig& own = unit.overrides();
+  FlatLayoutOptions options;
+  options.param_dtype = unit.param_dtype();
+  options.param_align_bytes =
+      own.has_param_align_bytes() ? own.param_align_bytes() : wrap.param_align_bytes();
+  options.shard_align_bytes =
+      own.has_shard_align_bytes() ? own.shard_align_bytes() : wrap.shard_align_bytes();
+  options.shard_count = mesh.shard_count;
+  absl::StatusOr<FlatLayout> flat = MakeFlatLayout(numels, options);
+  if (!flat.ok() && (own.has_param_align_bytes() || own.has_shard_align_bytes())) {
+    return Annotate(flat.status(), NameOf(unit));
+  }
+  TESSERA_RETURN_IF_ERROR(flat.status());
   v1::UnitLayout layout;
   layout.set_fqn(unit.fqn());
-  layout.set_padded_numel(flat.padded_numel);
-  layout.set_shard_numel(flat.shard_numel);
+  layout.set_padded_numel(flat->padded_numel);
+  layout.set_shard_numel(flat->shard_numel);
   for (int i = 0; i < unit.parameters_size(); ++i) {
     v1::ParameterLayout* parameter = layout.add_parameters();
     parameter->set_fqn(unit.parameters(i).fqn());
-    parameter->set_offset(flat.offsets[i]);
+    parameter->set_offset(flat->offsets[i]);
   }
+  TESSERA_RETURN_IF_ERROR(ApplyOverrides(unit, mesh, &layout));
   return layout;
 }
 
-// Enclosing units come after the ones they enclose.
+// Enclosing units come after the ones they enclose. Where the root is no unit, the others are on
+// the levels that they would have below it.
 void SetLevels(const v1::Plan& plan, v1::Layout* layout) {
+  const bool rooted = std::any_of(plan.units().begin(), plan.units().end(), IsRootUnit);
   for (int i = plan.units_size() - 1; i >= 0; --i) {
     const v1::Unit& unit = plan.units(i);
-    if (unit.has_enclosing_unit()) {
-      layout->mutable_units(i)->set_level(layout->units(unit.enclosing_unit()).level() + 1);
-    }
+    const int around = unit.has_enclosing_unit() ? layout->units(unit.enclosing_unit()).level()
+                                                 : (rooted ? -1 : 0);
+    layout->mutable_units(i)->set_level(around + 1);
   }
-}
-
-// What the units of a plan ask of slots, in bytes in param_dtype.
-struct SlotNeeds {
-  std::vector<int64_t> level_bytes;  // of the largest unit of each level; 0: none has elements
-  int64_t below_root_bytes = 0;      // of the largest unit below the root
-  int below_root_units = 0;          // with elements
-};
-
-bool AnyUnit(const v1::Unit& /*unit*/) { return true; }
-
-int64_t UnshardedBytes(const v1::Plan& plan, const v1::Layout& layout, int unit) {
-  return layout.units(unit).padded_numel() * DTypeBytes(plan.units(unit).param_dtype());
-}
-
-bool Trainable(const v1::Unit& unit) {
-  return std::any_of(unit.parameters().begin(), unit.parameters().end(),
-                     [](const v1::UnitParameter& p) { return p.requires_grad(); });
-}
-
-// Of the units that `wanted` is true for.
-SlotNeeds NeedsOf(const v1::Plan& plan, const v1::Layout& layout,
-                  absl::FunctionRef<bool(const v1::Unit&)> wanted) {
-  SlotNeeds needs;
-  for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = UnshardedBytes(plan, layout, i);
-    if (bytes == 0 || !wanted(plan.units(i))) continue;
-    const size_t level = layout.units(i).level();
-    if (needs.level_bytes.size() <= level) needs.level_bytes.resize(level + 1, 0);
-    needs.level_bytes[level] = std::max(needs.level_bytes[level], bytes);
-    if (level == 0) continue;
-    needs.below_root_bytes = std::max(needs.below_root_bytes, bytes);
-    ++needs.below_root_units;
-  }
-  return needs;
-}
-
-int64_t EndOf(const Slots& slots) {
-  return slots.empty() ? 0 : slots.rbegin()->offset_bytes() + slots.rbegin()->bytes();
-}
-
-v1::Slot* AddSlot(int64_t bytes, Slots* slots) {
-  const int64_t offset = RoundUp(EndOf(*slots), kSlotAlignBytes);
-  v1::Slot* slot = slots->Add();
-  slot->set_offset_bytes(offset);
-  slot->set_bytes(bytes);
-  return slot;
-}
-
-// One slot a level, then spares: `spares`, or more until there are `min_slots`, and no more than
-// have a use.
-void PlaceSlots(const SlotNeeds& needs, int64_t spares, int64_t min_slots, Slots* slots) {
-  int64_t below_root = 0;
-  for (size_t level = 0; level < needs.level_bytes.size(); ++level) {
-    if (needs.level_bytes[level] == 0) continue;
-    AddSlot(needs.level_bytes[level], slots)->set_level(static_cast<int>(level));
-    if (level > 0) ++below_root;
-  }
-  spares = std::max(spares, min_slots - slots->size());
-  spares = std::min(spares, needs.below_root_units - below_root);
-  for (int64_t i = 0; i < spares; ++i) AddSlot(needs.below_root_bytes, slots);
-}
-
-// Each unit that `wanted` is true for, for ever in a place of its own.
-void PlaceUnits(const v1::Plan& plan, const v1::Layout& layout,
-                absl::FunctionRef<bool(const v1::Unit&)> wanted, Slots* slots) {
-  for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = UnshardedBytes(plan, layout, i);
-    if (bytes > 0 && wanted(plan.units(i))) AddSlot(bytes, slots)->set_unit(i);
-  }
-}
-
-// Units that nothing trains have no gradients, but their masters are gathered through a slot.
-void PlaceGradients(const v1::Plan& plan, bool accumulate, v1::Layout* layout) {
-  Slots* slots = layout->mutable_gradient_slots();
-  if (accumulate) {
-    PlaceUnits(plan, *layout, Trainable, slots);
-    const auto frozen = [](const v1::Unit& unit) { return !Trainable(unit); };
-    PlaceSlots(NeedsOf(plan, *layout, frozen), /*spares=*/0, /*min_slots=*/0, slots);
-  } else {
-    PlaceSlots(NeedsOf(plan, *layout, AnyUnit), /*spares=*/1, /*min_slots=*/0, slots);
-  }
-  layout->set_gradient_stride_bytes(RoundUp(EndOf(*slots), kPageBytes));
 }
 
 // Hands out regions of the rank file one after the other.
@@ -184,7 +145,8 @@ void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layou
     units[i].set_parameter_offset_bytes(own ? cursor.Take(shard_bytes(i, original(i))) : 0);
   }
   for (int i = 0; i < units.size(); ++i) {
-    units[i].set_gradient_offset_bytes(cursor.Take(shard_bytes(i, original(i))));
+    const int64_t element_bytes = DTypeBytes(GradientDType(plan.units(i)));
+    units[i].set_gradient_offset_bytes(cursor.Take(shard_bytes(i, element_bytes)));
   }
   int64_t undo_bytes = 0;
   for (int i = 0; i < units.size(); ++i) {
@@ -197,12 +159,52 @@ void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layou
 }
 
 absl::Status CheckTotal(const v1::Layout& layout) {
-  const __int128 per_rank =
-      __int128{layout.gradient_stride_bytes()} + layout.rank_file().total_bytes();
-  if (per_rank * layout.world_size() + EndOf(layout.unsharded_slots()) <= kMaxTotalBytes)
+  __int128 per_rank = __int128{layout.gradient_stride_bytes()} + layout.rank_file().total_bytes();
+  __int128 per_group = UnshardedEnd(layout);
+  if (layout.device() == v1::CUDA) {
+    per_rank += per_group + RankPartEnd(layout) + layout.staging_bytes();
+    per_group = 0;
+  }
+  if (per_rank * layout.world_size() + per_group * layout.replica_count() <= kMaxTotalBytes)
     return absl::OkStatus();
   return InvalidField(
       "model", "takes more than 2^62 bytes over all ranks; shrink it or the number of ranks");
+}
+
+void AddNotes(const Mesh& mesh, v1::Layout* layout) {
+  if (mesh.world_size == 1) {
+    layout->add_notes("One rank: every shard is a whole unit, and nothing is sent.");
+  } else if (mesh.shard_count == 1 && mesh.strategy != v1::NO_SHARD) {
+    layout->add_notes(absl::StrCat("mesh.strategy ", StrategyName(mesh.strategy), " with ",
+                                   mesh.replica_count, " replicas of ", mesh.world_size,
+                                   " ranks has shard groups of one rank: nothing is sharded."));
+  } else if (IsHybrid(mesh.strategy) && mesh.replica_count == 1) {
+    layout->add_notes(absl::StrCat("mesh.strategy ", StrategyName(mesh.strategy),
+                                   " on one host has one shard group: nothing is replicated."));
+  }
+  if (layout->unshard_mode() == v1::RESIDENT && mesh.reshard_group > 0) {
+    layout->add_notes(
+        "mesh.reshard_group has no effect on resident units, which are always whole.");
+  }
+}
+
+absl::Status SetHeader(const v1::Plan& plan, const v1::JobSpec& resolved, const Mesh& mesh,
+                       v1::Layout* layout) {
+  layout->set_plan_fingerprint(plan.plan_fingerprint());
+  layout->set_world_size(mesh.world_size);
+  layout->set_sharding_strategy(mesh.strategy);
+  layout->set_shard_count(mesh.shard_count);
+  layout->set_replica_count(mesh.replica_count);
+  layout->set_local_world_size(mesh.local_world_size == mesh.world_size ? 0
+                                                                        : mesh.local_world_size);
+  layout->set_reshard_group(mesh.reshard_group);
+  layout->set_device(resolved.device() == "cuda" ? v1::CUDA : v1::CPU);
+  TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, mesh, layout->device()));
+  layout->set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
+  // What is always whole is not gathered ahead.
+  layout->set_prefetch(resident ? 0 : static_cast<int32_t>(resolved.memory().prefetch()));
+  AddNotes(mesh, layout);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -211,37 +213,81 @@ bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout) {
   return layout.unshard_mode() == v1::RESIDENT && unit.param_dtype() == unit.original_dtype();
 }
 
+bool IsTrained(const v1::Unit& unit) {
+  return std::any_of(unit.parameters().begin(), unit.parameters().end(),
+                     [](const v1::UnitParameter& p) { return p.requires_grad(); });
+}
+
+v1::DType GradientDType(const v1::Unit& unit) {
+  const v1::DType dtype = unit.gradient_dtype();
+  return dtype == v1::DTYPE_UNSPECIFIED ? unit.original_dtype() : dtype;
+}
+
+v1::DType UnsyncedGradientDType(const v1::Unit& unit) {
+  const v1::DType dtype = unit.unsynced_gradient_dtype();
+  return dtype == v1::DTYPE_UNSPECIFIED ? unit.param_dtype() : dtype;
+}
+
+bool IsRootUnit(const v1::Unit& unit) { return !unit.has_enclosing_unit() && unit.fqn().empty(); }
+
+v1::ShardingStrategy StrategyOfUnit(const v1::Layout& layout, int unit) {
+  const v1::UnitLayout& own = layout.units(unit);
+  return own.has_sharding_strategy() ? own.sharding_strategy() : layout.sharding_strategy();
+}
+
+int ReshardGroupOfUnit(const v1::Layout& layout, int unit) {
+  const v1::ShardingStrategy strategy = StrategyOfUnit(layout, unit);
+  if (KeepsUnitsWhole(strategy)) return 1;
+  const v1::UnitLayout& own = layout.units(unit);
+  const int group = own.has_reshard_group() ? own.reshard_group() : layout.reshard_group();
+  return group == 0 ? layout.shard_count() : group;
+}
+
+bool StaysWhole(const v1::Plan& plan, const v1::Layout& layout, int unit) {
+  if (layout.unshard_mode() == v1::RESIDENT || IsRootUnit(plan.units(unit))) return true;
+  // In a shard group of one a unit is let go of and copied again, which sends nothing.
+  return ReshardGroupOfUnit(layout, unit) == 1 &&
+         (layout.shard_count() > 1 || KeepsUnitsWhole(StrategyOfUnit(layout, unit)));
+}
+
 absl::StatusOr<v1::Layout> MakeLayout(const v1::Plan& plan, const v1::JobSpec& resolved,
                                       int world_size) {
-  TESSERA_RETURN_IF_ERROR(CheckMesh(resolved, world_size));
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, MakeMesh(resolved.mesh(), world_size));
   v1::Layout layout;
-  layout.set_plan_fingerprint(plan.plan_fingerprint());
-  layout.set_world_size(world_size);
-  layout.set_sharding_strategy(v1::FULL_SHARD);
-  layout.set_shard_count(world_size);
-  layout.set_replica_count(1);
-  const bool resident = resolved.memory().unshard() != "slots";
-  layout.set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
-  // What is always whole is not gathered ahead.
-  layout.set_prefetch(resident ? 0 : static_cast<int32_t>(resolved.memory().prefetch()));
-  if (world_size == 1)
-    layout.add_notes("One rank: every shard is a whole unit, and nothing is sent.");
+  TESSERA_RETURN_IF_ERROR(SetHeader(plan, resolved, mesh, &layout));
   for (const v1::Unit& unit : plan.units()) {
-    TESSERA_ASSIGN_OR_RETURN(*layout.add_units(), LayOutUnit(unit, resolved.wrap(), world_size));
+    TESSERA_ASSIGN_OR_RETURN(*layout.add_units(), LayOutUnit(unit, resolved.wrap(), mesh));
   }
   SetLevels(plan, &layout);
-  const int64_t max_live = resolved.memory().max_live_units();
-  if (resident) {
-    PlaceUnits(plan, layout, AnyUnit, layout.mutable_unsharded_slots());
-  } else {
-    PlaceSlots(NeedsOf(plan, layout, AnyUnit), layout.prefetch(),
-               max_live == 0 ? 0 : max_live + layout.prefetch(), layout.mutable_unsharded_slots());
+  PlaceAllSlots(plan, resolved.memory(), &layout);
+  if (layout.device() == v1::CUDA) {
+    layout.set_staging_bytes(StagingBytesOf(plan, resolved.memory(), layout));
   }
-  PlaceGradients(plan, resolved.memory().accumulate_unsynchronized(), &layout);
   PlaceRankFile(plan, OptimizerStateArrays(resolved.optimizer()), &layout);
   TESSERA_RETURN_IF_ERROR(CheckTotal(layout));
   layout.set_layout_fingerprint(LayoutFingerprint(layout, layout.units()));
   return layout;
+}
+
+std::vector<ParameterShard> ShardsOf(const v1::Unit& unit, const v1::UnitLayout& unit_layout,
+                                     const v1::Layout& layout, int rank) {
+  std::vector<int64_t> offsets, numels;
+  for (int i = 0; i < unit.parameters_size(); ++i) {
+    offsets.push_back(unit_layout.parameters(i).offset());
+    numels.push_back(unit.parameters(i).numel());
+  }
+  std::vector<ParameterShard> shards(numels.size());
+  const int64_t begin = MeshOf(layout).ShardIndex(rank) * unit_layout.shard_numel();
+  for (const ShardRecord& record :
+       ShardRecords(offsets, numels, begin, begin + unit_layout.shard_numel())) {
+    ParameterShard& shard = shards[record.parameter];
+    shard.in_shard = true;
+    shard.offset_in_shard = record.offset_in_shard;
+    shard.numel_in_shard = record.end - record.begin;
+    shard.first = record.begin;
+    shard.last = record.end - 1;
+  }
+  return shards;
 }
 
 }  // namespace tessera

@@ -30,6 +30,8 @@ v1::JobSpec Job(const std::string& more = "", const std::string& unshard = "slot
 // No padding anywhere but between regions and slots.
 constexpr char kTight[] = R"(,"wrap":{"param_align_bytes":0,"shard_align_bytes":0})";
 
+constexpr char kCuda[] = R"(,"device":"cuda")";
+
 void AddUnit(const std::string& fqn, std::vector<int64_t> numels, int enclosing, v1::Plan* plan,
              v1::DType param_dtype = v1::FLOAT32) {
   v1::Unit* unit = plan->add_units();
@@ -228,6 +230,36 @@ TEST(LayoutTest, SgdKeepsWhatItNeeds) {
   EXPECT_EQ(Layout(plan, job, 1).rank_file().total_bytes(), 4160 + 32 * 12 + 32 * 8);
 }
 
+TEST(LayoutTest, AGpuStagesTheLargestUnitThatIsCast) {
+  v1::Plan plan = NestedPlan();
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 0);
+  plan.mutable_units(1)->set_reduce_dtype(v1::BFLOAT16);  // a.y: 20 elements
+  plan.mutable_units(2)->set_reduce_dtype(v1::BFLOAT16);  // a: 30
+  plan.mutable_units(3)->set_param_dtype(v1::BFLOAT16);   // b.x: 40, gathered and reduced alike
+  plan.mutable_units(3)->set_reduce_dtype(v1::BFLOAT16);
+  plan.mutable_units(4)->set_param_dtype(v1::BFLOAT16);  // b.y: 5, padded to 6
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 60);
+  plan.mutable_units(2)->set_reduce_dtype(v1::FLOAT32);
+  plan.mutable_units(1)->set_reduce_dtype(v1::FLOAT32);
+  EXPECT_EQ(MakeLayout(plan, Job(std::string(kTight) + kCuda), 2)->staging_bytes(), 24);
+  // A CPU casts as it reads.
+  EXPECT_EQ(MakeLayout(plan, Job(kTight), 2)->staging_bytes(), 0);
+}
+
+TEST(LayoutTest, AGpuTakesSlotsAndHasNoPartOfTheGradientFile) {
+  const v1::Layout cpu = *MakeLayout(NestedPlan(), Job(), 2);
+  for (const char* unshard : {"auto", "slots"}) {
+    const v1::Layout gpu = *MakeLayout(NestedPlan(), Job(kCuda, unshard), 2);
+    EXPECT_EQ(gpu.device(), v1::CUDA);
+    EXPECT_EQ(gpu.unshard_mode(), v1::SLOTS);
+    EXPECT_EQ(gpu.gradient_stride_bytes(), 0);
+    EXPECT_EQ(gpu.unsharded_slots_size(), cpu.unsharded_slots_size());
+    EXPECT_NE(gpu.layout_fingerprint(), cpu.layout_fingerprint());
+  }
+  EXPECT_EQ(cpu.device(), v1::CPU);
+  EXPECT_EQ(Field(MakeLayout(NestedPlan(), Job(kCuda, "resident"), 2).status()), "memory.unshard");
+}
+
 TEST(LayoutTest, HeaderSaysWhatItIs) {
   const v1::Layout layout = Layout(NestedPlan(), Job(), 3);
   EXPECT_EQ(layout.plan_fingerprint(), "p");
@@ -245,16 +277,16 @@ TEST(LayoutTest, HeaderSaysWhatItIs) {
   EXPECT_EQ(Layout(NestedPlan(), Job(), 1).notes_size(), 1);
 }
 
-TEST(LayoutTest, RefusesMeshesThatAreNotThereYet) {
+TEST(LayoutTest, RefusesWhatItCannotLayOut) {
   const v1::JobSpec good = Job();
-  v1::JobSpec strategy = good, replicas = good, align = good;
-  strategy.mutable_mesh()->set_strategy("no_shard");
-  replicas.mutable_mesh()->set_replicas(2);
+  v1::JobSpec replicas = good, align = good, resident = Job("", "resident");
+  replicas.mutable_mesh()->set_replicas(3);
   align.mutable_wrap()->set_param_align_bytes(-1);
+  resident.mutable_mesh()->set_local_world_size(1);
   const std::vector<std::tuple<v1::JobSpec, int, std::string>> cases = {
-      {good, 0, "world_size"},        {good, -1, "world_size"},
-      {good, 65'537, "world_size"},   {strategy, 2, "mesh.strategy"},
-      {replicas, 2, "mesh.replicas"}, {align, 2, "wrap.param_align_bytes"},
+      {good, 0, "world_size"},         {good, -1, "world_size"},
+      {good, 65'537, "world_size"},    {replicas, 2, "mesh.replicas"},
+      {resident, 2, "memory.unshard"}, {align, 2, "wrap.param_align_bytes"},
   };
   for (const auto& [job, world_size, field] : cases) {
     const absl::Status status = MakeLayout(NestedPlan(), job, world_size).status();

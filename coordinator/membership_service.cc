@@ -1,5 +1,6 @@
 #include "coordinator/membership_service.h"
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -127,6 +128,41 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// A Fetch that waits: answered by the coordinator, or by its caller's going away.
+class FetchReactor final : public grpc::ServerUnaryReactor {
+ public:
+  // gRPC holds a bare pointer until OnDone, so the call owns itself until then.
+  static FetchReactor* Start(Coordinator* coordinator,
+                             const v1::FetchCommunicatorIdsRequest& request,
+                             v1::FetchCommunicatorIdsResponse* response) {
+    auto reactor = std::make_shared<FetchReactor>(response);
+    reactor->self_ = reactor;
+    const absl::Status taken = coordinator->FetchCommunicatorIds(
+        request,
+        [reactor](const absl::StatusOr<v1::CommunicatorIds>& ids) { reactor->Answer(ids); });
+    if (!taken.ok()) reactor->Answer(taken);
+    return reactor.get();
+  }
+
+  explicit FetchReactor(v1::FetchCommunicatorIdsResponse* response) : response_(response) {}
+
+  // The coordinator's answer, which still comes, then finds the call answered.
+  void OnCancel() override { Answer(absl::CancelledError("the caller went away")); }
+
+  void OnDone() override { const std::shared_ptr<FetchReactor> last = std::move(self_); }
+
+ private:
+  void Answer(const absl::StatusOr<v1::CommunicatorIds>& ids) {
+    if (answered_.exchange(true)) return;
+    if (ids.ok()) *response_->mutable_ids() = *ids;
+    Finish(ToGrpcStatus(ids.status()));
+  }
+
+  std::shared_ptr<FetchReactor> self_;
+  v1::FetchCommunicatorIdsResponse* const response_;  // of whoever set answered_
+  std::atomic<bool> answered_{false};
+};
+
 // A buffer over bytes that others share.
 grpc::ByteBuffer Share(std::shared_ptr<const std::string> bytes) {
   using Owner = std::shared_ptr<const std::string>;
@@ -165,6 +201,21 @@ grpc::ServerUnaryReactor* MembershipService::ReportStats(grpc::CallbackServerCon
                                                          v1::ReportStatsResponse*) {
   const absl::Status status = CheckJobName("job", request->job());
   return Reply(context, status.ok() ? coordinator_->ReportStats(*request) : status);
+}
+
+grpc::ServerUnaryReactor* MembershipService::PublishCommunicatorIds(
+    grpc::CallbackServerContext* context, const v1::PublishCommunicatorIdsRequest* request,
+    v1::PublishCommunicatorIdsResponse*) {
+  const absl::Status status = CheckJobName("job", request->job());
+  return Reply(context, status.ok() ? coordinator_->PublishCommunicatorIds(*request) : status);
+}
+
+grpc::ServerUnaryReactor* MembershipService::FetchCommunicatorIds(
+    grpc::CallbackServerContext* context, const v1::FetchCommunicatorIdsRequest* request,
+    v1::FetchCommunicatorIdsResponse* response) {
+  const absl::Status status = CheckJobName("job", request->job());
+  if (!status.ok()) return Reply(context, status);
+  return FetchReactor::Start(coordinator_, *request, response);
 }
 
 }  // namespace tessera

@@ -12,7 +12,10 @@ namespace tessera {
 // ListUnits takes and gives raw bytes, the others messages.
 using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
     v1::MembershipService::WithRawCallbackMethod_ListUnits<
-        v1::MembershipService::WithCallbackMethod_ReportStats<v1::MembershipService::Service>>>;
+        v1::MembershipService::WithCallbackMethod_ReportStats<
+            v1::MembershipService::WithCallbackMethod_PublishCommunicatorIds<
+                v1::MembershipService::WithCallbackMethod_FetchCommunicatorIds<
+                    v1::MembershipService::Service>>>>>;
 
 class MembershipService final : public MembershipServiceBase {
  public:
@@ -26,6 +29,12 @@ class MembershipService final : public MembershipServiceBase {
   grpc::ServerUnaryReactor* ReportStats(grpc::CallbackServerContext* context,
                                         const v1::ReportStatsRequest* request,
                                         v1::ReportStatsResponse* response) override;
+  grpc::ServerUnaryReactor* PublishCommunicatorIds(
+      grpc::CallbackServerContext* context, const v1::PublishCommunicatorIdsRequest* request,
+      v1::PublishCommunicatorIdsResponse* response) override;
+  grpc::ServerUnaryReactor* FetchCommunicatorIds(
+      grpc::CallbackServerContext* context, const v1::FetchCommunicatorIdsRequest* request,
+      v1::FetchCommunicatorIdsResponse* response) override;
 
  private:
   Coordinator* const coordinator_;

@@ -19,6 +19,7 @@
 #include "common/job_spec.h"
 #include "common/model_spec.h"
 #include "coordinator/job_planner.h"
+#include "coordinator/layout.h"
 
 namespace tessera {
 namespace {
@@ -46,7 +47,8 @@ class TreeMaker {
     return tree;
   }
 
-  v1::JobSpec Job(const Tree& tree) {
+  // To run on `world_size` ranks.
+  v1::JobSpec Job(const Tree& tree, int world_size) {
     v1::JobSpec job;
     job.set_name("random");
     *job.mutable_model()->mutable_spec() = tree.model;
@@ -64,12 +66,38 @@ class TreeMaker {
     job.mutable_memory()->set_prefetch(Below(4));
     job.mutable_memory()->set_max_live_units(Below(2) * Below(9));
     job.mutable_memory()->set_accumulate_unsynchronized(Below(2) == 0);
+    SetMesh(world_size, job.mutable_mesh());
     auto resolved = ResolveJobSpec(std::move(job));
     EXPECT_TRUE(resolved.ok()) << resolved.status();
     return *std::move(resolved);
   }
 
  private:
+  int DivisorOf(int number) {
+    int divisor = 1 + Below(number);
+    while (number % divisor != 0) --divisor;
+    return divisor;
+  }
+
+  void SetMesh(int world_size, v1::MeshSpec* mesh) {
+    constexpr const char* kStrategies[] = {"full_shard", "full_shard",   "shard_grad_op",
+                                           "no_shard",   "hybrid_shard", "hybrid_shard_zero2"};
+    const std::string strategy = kStrategies[Below(6)];
+    mesh->set_strategy(strategy);
+    const int local = DivisorOf(world_size);
+    if (Below(2) == 0) mesh->set_local_world_size(local);
+    int shards = world_size;
+    if (strategy == "full_shard" || strategy == "shard_grad_op") {
+      if (Below(3) == 0) shards = DivisorOf(world_size);
+      mesh->set_replicas(world_size / shards);
+    } else if (strategy != "no_shard" && mesh->has_local_world_size()) {
+      shards = local;
+    }
+    if ((strategy == "full_shard" || strategy == "hybrid_shard") && Below(3) == 0) {
+      mesh->set_reshard_group(DivisorOf(shards));
+    }
+  }
+
   void AddParameter(v1::Module* module, const std::string& fqn, const std::string& name,
                     Tree* tree) {
     v1::Parameter* parameter = module->add_parameters();
@@ -197,6 +225,29 @@ void CheckUnit(const v1::Unit& unit, const v1::UnitLayout& layout, const v1::Job
   EXPECT_EQ(found, numels);
 }
 
+// Of every copy of the whole: the parameters' parts in rank order.
+void CheckRanks(const v1::Unit& unit, const v1::UnitLayout& unit_layout, const v1::Layout& layout) {
+  for (int replica = 0; replica < layout.replica_count(); ++replica) {
+    std::vector<int64_t> next(unit.parameters_size(), 0);
+    for (int index = 0; index < layout.shard_count(); ++index) {
+      const int rank = replica * layout.shard_count() + index;
+      const auto shards = ShardsOf(unit, unit_layout, layout, rank);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        if (!shards[i].in_shard) continue;
+        EXPECT_EQ(shards[i].first, next[i]);
+        EXPECT_EQ(shards[i].last - shards[i].first + 1, shards[i].numel_in_shard);
+        // Where it lies in the flat parameter.
+        EXPECT_EQ(index * unit_layout.shard_numel() + shards[i].offset_in_shard,
+                  unit_layout.parameters(static_cast<int>(i)).offset() + shards[i].first);
+        next[i] = shards[i].last + 1;
+      }
+    }
+    for (int i = 0; i < unit.parameters_size(); ++i) {
+      EXPECT_EQ(next[i], unit.parameters(i).numel());
+    }
+  }
+}
+
 // Half-open intervals of bytes that must not overlap.
 class Intervals {
  public:
@@ -222,24 +273,35 @@ class Intervals {
   int64_t sum_ = 0;
 };
 
+// Units that `placed_units` names have a place of their own, the others turns on their level.
 void CheckSlots(const v1::Plan& plan, const v1::Layout& layout,
-                const google::protobuf::RepeatedPtrField<v1::Slot>& slots, Intervals* placed) {
+                const google::protobuf::RepeatedPtrField<v1::Slot>& slots,
+                const std::set<int>& placed_units, Intervals* placed) {
   int below_root_units = 0;
   int below_root_slots = 0;
+  std::set<int> own;
   for (const v1::Slot& slot : slots) {
     placed->Add(slot.offset_bytes(), slot.bytes(), 128);
+    if (slot.has_unit()) {
+      EXPECT_TRUE(own.insert(slot.unit()).second);
+      EXPECT_EQ(slot.bytes(), layout.units(slot.unit()).padded_numel() *
+                                  DTypeBytes(plan.units(slot.unit()).param_dtype()));
+      continue;
+    }
     below_root_slots += !slot.has_level() || slot.level() > 0;
   }
+  EXPECT_EQ(own, placed_units);
   for (int i = 0; i < plan.units_size(); ++i) {
     const v1::UnitLayout& unit = layout.units(i);
     const int around = plan.units(i).enclosing_unit();
     EXPECT_EQ(unit.level(),
               plan.units(i).has_enclosing_unit() ? layout.units(around).level() + 1 : 0);
-    if (plan.units(i).numel() == 0) continue;
+    if (plan.units(i).numel() == 0 || own.count(i) > 0) continue;
     below_root_units += unit.level() > 0;
     const int64_t bytes = unit.padded_numel() * DTypeBytes(plan.units(i).param_dtype());
     int homes = 0;
     for (const v1::Slot& slot : slots) {
+      if (slot.has_unit()) continue;
       if (slot.has_level() && slot.level() != unit.level()) continue;
       if (!slot.has_level() && unit.level() == 0) continue;
       EXPECT_GE(slot.bytes(), bytes);
@@ -265,16 +327,111 @@ void CheckPlaces(const v1::Plan& plan, const v1::Layout& layout,
   }
 }
 
+// Every host, from what its ranks and shard groups have: bytes of unsharded slots, of a rank's
+// gradient and reshard slots, and of the unsharded file.
+void CheckHosts(const JobPlan& planned, int64_t unsharded, int64_t gradients, int64_t resharded,
+                int64_t unsharded_file) {
+  const v1::Layout& layout = planned.layout;
+  const int local =
+      layout.local_world_size() == 0 ? layout.world_size() : layout.local_world_size();
+  ASSERT_EQ(planned.forecast.hosts_size(), layout.world_size() / local);
+  for (const v1::HostForecast& host : planned.forecast.hosts()) {
+    std::set<int> groups;
+    for (int i = 0; i < local; ++i) groups.insert((host.host() * local + i) / layout.shard_count());
+    const int64_t count = static_cast<int64_t>(groups.size());
+    EXPECT_EQ(host.ranks(), local);
+    EXPECT_EQ(host.unsharded_bytes(), count * unsharded);
+    EXPECT_EQ(host.unsharded_gradient_bytes(), local * gradients);
+    EXPECT_EQ(host.resharded_bytes(), local * resharded);
+    EXPECT_EQ(host.shared_total_bytes(),
+              count * unsharded + local * (gradients + resharded) + host.control_bytes());
+    EXPECT_EQ(host.unsharded_file_bytes(), count * unsharded_file);
+    EXPECT_EQ(host.gradient_file_bytes(), local * layout.gradient_stride_bytes());
+    EXPECT_EQ(host.mapped_bytes(),
+              host.unsharded_file_bytes() + host.gradient_file_bytes() + host.control_file_bytes());
+  }
+}
+
+// Whether the unit is whole from its forward to its backward, by the job's own words.
+bool Kept(const v1::JobSpec& job, const v1::Layout& layout, int unit) {
+  const std::string& strategy = job.mesh().strategy();
+  return unit + 1 == layout.units_size() || strategy == "shard_grad_op" ||
+         strategy == "hybrid_shard_zero2" ||
+         (job.mesh().reshard_group() == 1 && layout.shard_count() > 1);
+}
+
+// Sent by a rank for one unit, by the formulas of semantics.md 6.3.
+int64_t WireBytes(const v1::Unit& unit, const v1::UnitLayout& unit_layout, const v1::JobSpec& job,
+                  const v1::Layout& layout, int index) {
+  const int64_t param = DTypeBytes(unit.param_dtype());
+  const int64_t reduce = DTypeBytes(unit.reduce_dtype());
+  const int64_t others = unit_layout.padded_numel() - unit_layout.shard_numel();
+  int64_t bytes = others * (param + reduce);
+  if (!Kept(job, layout, index)) {
+    const int64_t group =
+        job.mesh().reshard_group() == 0 ? layout.shard_count() : job.mesh().reshard_group();
+    bytes += (unit_layout.padded_numel() - unit_layout.padded_numel() / group) * param;
+  }
+  const int64_t replicas = layout.replica_count();
+  const int64_t piece = (unit_layout.shard_numel() + replicas - 1) / replicas;
+  return bytes + 2 * (replicas - 1) * piece * reduce;
+}
+
+// What is live never exceeds what is planned, and every sum is of its parts.
+void CheckPhases(const JobPlan& planned, int64_t unsharded, int64_t gradients, int64_t resharded) {
+  const v1::RankForecast& rank = planned.forecast.ranks(0);
+  int64_t most = 0;
+  for (const v1::PhaseForecast& phase : planned.forecast.phases()) {
+    EXPECT_LE(phase.unsharded_bytes(), unsharded);
+    EXPECT_LE(phase.unsharded_gradient_bytes(), gradients);
+    EXPECT_LE(phase.resharded_bytes(), resharded);
+    EXPECT_LE(phase.staging_bytes(), planned.layout.staging_bytes());
+    EXPECT_EQ(phase.rank_bytes(), rank.private_total_bytes() + phase.unsharded_bytes() +
+                                      phase.unsharded_gradient_bytes() + phase.resharded_bytes() +
+                                      phase.staging_bytes() + phase.activation_bytes());
+    EXPECT_GE(phase.rank_bytes(), planned.forecast.phases(0).rank_bytes());
+    EXPECT_GE(phase.rank_bytes(), most * (phase.phase() == v1::PhaseForecast::PEAK));
+    most = std::max(most, phase.rank_bytes());
+  }
+  EXPECT_EQ(planned.forecast.phases().rbegin()->phase(), v1::PhaseForecast::PEAK);
+  EXPECT_EQ(planned.forecast.phases().rbegin()->rank_bytes(), most);
+}
+
+void CheckTraffic(const v1::Forecast& forecast, int64_t wire) {
+  EXPECT_EQ(forecast.wire_bytes_per_step(), wire);
+  int64_t intra = 0, inter = 0;
+  for (const v1::RankForecast& rank : forecast.ranks()) {
+    EXPECT_EQ(rank.intra_host_wire_bytes_per_step() + rank.inter_host_wire_bytes_per_step(), wire);
+    intra += rank.intra_host_wire_bytes_per_step();
+    inter += rank.inter_host_wire_bytes_per_step();
+  }
+  EXPECT_EQ(forecast.intra_host_wire_bytes_per_step(), intra);
+  EXPECT_EQ(forecast.inter_host_wire_bytes_per_step(), inter);
+  EXPECT_EQ(forecast.hosts_size() == 1 && inter > 0, false);
+}
+
 void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   const v1::Layout& layout = planned.layout;
-  Intervals rank_file, unsharded, gradients;
+  Intervals rank_file, unsharded, gradients, resharded, part;
   rank_file.Add(0, layout.rank_file().record_bytes(), 64);
-  int64_t parameters = 0, own_parameters = 0, optimizer = 0, wire = 0, largest = 0;
+  int64_t parameters = 0, own_parameters = 0, optimizer = 0, wire = 0, largest = 0, staging = 0;
+  int64_t elements = 0;
+  std::set<int> kept;
   for (int i = 0; i < layout.units_size(); ++i) {
     const v1::UnitLayout& unit = layout.units(i);
-    CheckUnit(planned.plan.units(i), unit, job, layout.shard_count());
+    const v1::Unit& planned_unit = planned.plan.units(i);
+    CheckUnit(planned_unit, unit, job, layout.shard_count());
+    CheckRanks(planned_unit, unit, layout);
+    elements += planned_unit.numel();
+    // The root's slot is its place.
+    if (planned_unit.numel() > 0) {
+      const bool root_slot = i + 1 == layout.units_size() &&
+                             job.mesh().strategy() != "shard_grad_op" &&
+                             job.mesh().strategy() != "hybrid_shard_zero2";
+      if (Kept(job, layout, i) && !root_slot) kept.insert(i);
+    }
     const bool resident_master =
-        layout.unshard_mode() == v1::RESIDENT && planned.plan.units(i).param_dtype() == v1::FLOAT32;
+        layout.unshard_mode() == v1::RESIDENT && planned_unit.param_dtype() == v1::FLOAT32;
     if (!resident_master) {
       rank_file.Add(unit.parameter_offset_bytes(), unit.shard_numel() * 4, 64);
       own_parameters += unit.shard_numel() * 4;
@@ -284,10 +441,10 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
     parameters += unit.shard_numel() * 4;
     optimizer += unit.shard_numel() * 8;
     largest = std::max(largest, unit.shard_numel() * 12);
-    const int64_t gather =
-        DTypeBytes(planned.plan.units(i).param_dtype()) * (i + 1 < layout.units_size() ? 2 : 1);
-    wire += (unit.padded_numel() - unit.shard_numel()) *
-            (gather + DTypeBytes(planned.plan.units(i).reduce_dtype()));
+    if (planned_unit.reduce_dtype() != planned_unit.param_dtype()) {
+      staging = std::max(staging, unit.padded_numel() * DTypeBytes(planned_unit.reduce_dtype()));
+    }
+    wire += WireBytes(planned_unit, unit, job, layout, i);
   }
   rank_file.Add(layout.rank_file().undo_offset_bytes(), layout.rank_file().undo_bytes(), 64);
   EXPECT_EQ(layout.rank_file().undo_bytes(), largest);
@@ -295,35 +452,46 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   if (layout.unshard_mode() == v1::RESIDENT) {
     CheckPlaces(planned.plan, layout, layout.unsharded_slots(), &unsharded);
   } else {
-    CheckSlots(planned.plan, layout, layout.unsharded_slots(), &unsharded);
+    CheckSlots(planned.plan, layout, layout.unsharded_slots(), kept, &unsharded);
   }
   if (job.memory().accumulate_unsynchronized()) {
     CheckPlaces(planned.plan, layout, layout.gradient_slots(), &gradients);
   } else {
-    CheckSlots(planned.plan, layout, layout.gradient_slots(), &gradients);
+    CheckSlots(planned.plan, layout, layout.gradient_slots(), {}, &gradients);
   }
-  EXPECT_EQ(layout.gradient_stride_bytes(), RoundUp(gradients.CheckedEnd(), 4096));
+  for (const v1::Slot& slot : layout.gradient_slots())
+    part.Add(slot.offset_bytes(), slot.bytes(), 128);
+  for (const v1::Slot& slot : layout.reshard_slots()) {
+    part.Add(slot.offset_bytes(), slot.bytes(), 128);
+    resharded.Add(slot.offset_bytes(), slot.bytes(), 128);
+    EXPECT_EQ(slot.bytes() * job.mesh().reshard_group(),
+              layout.units(slot.unit()).padded_numel() *
+                  DTypeBytes(planned.plan.units(slot.unit()).param_dtype()));
+  }
+  const bool gpu = layout.device() == v1::CUDA;
+  const int64_t unsharded_file = RoundUp(unsharded.CheckedEnd(), 4096);
+  const int64_t gradient_part = RoundUp(part.CheckedEnd(), 4096);
+  EXPECT_EQ(layout.gradient_stride_bytes(), gpu ? 0 : gradient_part);
   for (const v1::RankForecast& rank : planned.forecast.ranks()) {
     EXPECT_EQ(rank.parameter_bytes(), own_parameters);
     EXPECT_EQ(rank.gradient_bytes(), parameters);
     EXPECT_EQ(rank.optimizer_bytes(), optimizer);
     EXPECT_EQ(rank.padding_bytes(), layout.rank_file().total_bytes() - rank_file.sum());
     EXPECT_EQ(rank.mapped_bytes(), RoundUp(layout.rank_file().total_bytes(), 4096));
+    EXPECT_EQ(rank.has_gpu(), gpu);
+    if (!gpu) continue;
+    EXPECT_EQ(rank.gpu().total_bytes(),
+              unsharded.sum() + gradients.sum() + resharded.sum() + staging);
+    EXPECT_EQ(rank.gpu().allocated_bytes(),
+              unsharded_file + gradient_part + RoundUp(staging, 4096));
   }
-  const int ranks = layout.world_size();
-  const v1::HostForecast& host = planned.forecast.hosts(0);
-  EXPECT_EQ(planned.forecast.ranks_size(), ranks);
-  EXPECT_EQ(host.unsharded_bytes(), unsharded.sum());
-  EXPECT_EQ(host.unsharded_gradient_bytes(), ranks * gradients.sum());
-  EXPECT_EQ(host.shared_total_bytes(),
-            unsharded.sum() + ranks * gradients.sum() + host.control_bytes());
-  EXPECT_EQ(host.mapped_bytes(), RoundUp(unsharded.CheckedEnd(), 4096) +
-                                     ranks * layout.gradient_stride_bytes() + host.control_bytes());
-  EXPECT_EQ(host.unsharded_file_bytes(), RoundUp(unsharded.CheckedEnd(), 4096));
-  EXPECT_EQ(host.gradient_file_bytes(), ranks * layout.gradient_stride_bytes());
-  EXPECT_EQ(host.unsharded_file_bytes() + host.gradient_file_bytes() + host.control_file_bytes(),
-            host.mapped_bytes());
-  EXPECT_EQ(planned.forecast.wire_bytes_per_step(), wire);
+  EXPECT_EQ(planned.forecast.ranks_size(), layout.world_size());
+  CheckHosts(planned, gpu ? 0 : unsharded.sum(), gpu ? 0 : gradients.sum(),
+             gpu ? 0 : resharded.sum(), gpu ? 0 : unsharded_file);
+  CheckPhases(planned, unsharded.sum(), gradients.sum(), resharded.sum());
+  CheckTraffic(planned.forecast, wire);
+  EXPECT_EQ(planned.forecast.export_bytes(), elements * 4);
+  EXPECT_EQ(planned.forecast.checkpoint_bytes(), elements * 12);
 }
 
 TEST(PlanningPropertyTest, EveryPlanLayoutAndForecastHoldsTogether) {
@@ -331,9 +499,10 @@ TEST(PlanningPropertyTest, EveryPlanLayoutAndForecastHoldsTogether) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     TreeMaker maker(seed);
     const Tree tree = maker.Make();
-    v1::JobSpec job = maker.Job(tree);
+    const int world_size = 1 + maker.Below(12);
+    v1::JobSpec job = maker.Job(tree, world_size);
     if (seed % 2 == 1) job.mutable_memory()->set_unshard("slots");
-    const int world_size = 1 + maker.Below(9);
+    if (seed % 5 == 1) job.set_device("cuda");
     const auto planned = PlanJob(job, world_size);
     ASSERT_TRUE(planned.ok()) << planned.status();
     CheckPlan(tree, job, planned->plan);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/errors.h"
 #include "common/grpc_status.h"
 #include "common/mutex.h"
 #include "grpcpp/grpcpp.h"
@@ -168,6 +169,53 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* PublishCommunicatorIds(grpc::CallbackServerContext* context,
+                                                   const v1::PublishCommunicatorIdsRequest* request,
+                                                   v1::PublishCommunicatorIdsResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    bool first = false;
+    {
+      MutexLock lock(mutex_);
+      first = publications_.empty();
+      publications_.push_back(*request);
+    }
+    reactor->Finish(first ? grpc::Status::OK
+                          : ToGrpcStatus(WithReason(absl::AlreadyExistsError("others are there"),
+                                                    "IDS_PUBLISHED")));
+    if (first) AnswerFetches(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* FetchCommunicatorIds(
+      grpc::CallbackServerContext* context, const v1::FetchCommunicatorIdsRequest*,
+      v1::FetchCommunicatorIdsResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    {
+      MutexLock lock(mutex_);
+      ++fetches_;
+      changed_.NotifyAll();
+      if (publications_.empty()) {
+        held_fetches_.emplace_back(reactor, response);
+        return reactor;
+      }
+      *response->mutable_ids() = publications_.front().ids();
+    }
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  void AnswerFetches(const grpc::Status& status) {
+    std::vector<std::pair<grpc::ServerUnaryReactor*, v1::FetchCommunicatorIdsResponse*>> held;
+    {
+      MutexLock lock(mutex_);
+      held.swap(held_fetches_);
+      for (auto& [reactor, response] : held) {
+        if (status.ok()) *response->mutable_ids() = publications_.front().ids();
+      }
+    }
+    for (auto& [reactor, response] : held) reactor->Finish(status);
+  }
+
   void HoldReports(bool hold) {
     std::vector<grpc::ServerUnaryReactor*> held;
     {
@@ -180,6 +228,7 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
 
   void Kill() {
     HoldReports(false);
+    AnswerFetches(grpc::Status::CANCELLED);
     server_->Shutdown(std::chrono::system_clock::now());
     ForEachStream([](Stream* stream) { stream->End(grpc::Status::CANCELLED); });
     server_->Wait();
@@ -244,6 +293,10 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
   bool hold_reports_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status report_status_ ABSL_GUARDED_BY(mutex_);
   std::vector<grpc::ServerUnaryReactor*> held_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::PublishCommunicatorIdsRequest> publications_ ABSL_GUARDED_BY(mutex_);
+  size_t fetches_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::pair<grpc::ServerUnaryReactor*, v1::FetchCommunicatorIdsResponse*>> held_fetches_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 FakeMembershipService::FakeMembershipService() : impl_(std::make_unique<Impl>()) {}
@@ -318,6 +371,18 @@ std::vector<v1::ReportStatsRequest> FakeMembershipService::AwaitReports(size_t c
   impl_->Await(enough, "a report");
   MutexLock lock(impl_->mutex_);
   return impl_->reports_;
+}
+
+void FakeMembershipService::AwaitFetches(size_t count) {
+  const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex_) {
+    return impl_->fetches_ >= count;
+  };
+  impl_->Await(enough, "a fetch of communicator ids");
+}
+
+std::vector<v1::PublishCommunicatorIdsRequest> FakeMembershipService::publications() const {
+  MutexLock lock(impl_->mutex_);
+  return impl_->publications_;
 }
 
 void FakeMembershipService::AwaitEndedStreams(int count) {

@@ -49,6 +49,11 @@ class FakeMembershipService {
   // ReportStats fails with this until it is set to OK.
   void FailReports(const absl::Status& status);
 
+  // Waits for so many calls of FetchCommunicatorIds. They are answered once ids are published.
+  void AwaitFetches(size_t count);
+  // Every publication, in order.
+  std::vector<v1::PublishCommunicatorIdsRequest> publications() const;
+
   // The first request of any stream, in the order in which they came, that `matches`; waits for it.
   v1::AttendRequest AwaitRequest(const std::function<bool(const v1::AttendRequest&)>& matches);
   // Waits until so many requests match, and returns them.

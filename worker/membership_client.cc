@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
@@ -50,21 +51,16 @@ class GrpcMembershipClient : public MembershipClient {
 
   absl::StatusOr<PlannedUnits> ListUnits(const std::string& job, int64_t generation,
                                          absl::Duration timeout) override {
-    const auto deadline = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout);
+    const absl::Time deadline = Clock::Real()->Now() + timeout;
     PlannedUnits planned;
     v1::ListUnitsRequest request;
     request.set_job(job);
     request.set_generation(generation);
     do {
-      grpc::ClientContext context;
-      context.set_deadline(
-          std::chrono::time_point_cast<std::chrono::system_clock::duration>(deadline));
       v1::ListUnitsResponse page;
-      TESSERA_RETURN_IF_ERROR(SetListing(&context));
-      const absl::Status listed = FromGrpcStatus(stub_->ListUnits(&context, request, &page));
-      TESSERA_RETURN_IF_ERROR(SetListing(nullptr));
-      TESSERA_RETURN_IF_ERROR(
-          Annotate(listed, absl::StrCat("listing the units at the coordinator ", coordinator_)));
+      TESSERA_RETURN_IF_ERROR(Call(
+          deadline, "listing the units",
+          [&](grpc::ClientContext* context) { return stub_->ListUnits(context, request, &page); }));
       if (page.units_size() != page.layouts_size()) {
         return absl::InternalError(
             absl::StrCat("the coordinator sent ", page.units_size(), " units and ",
@@ -77,6 +73,25 @@ class GrpcMembershipClient : public MembershipClient {
       request.set_page_token(page.next_page_token());
     } while (!request.page_token().empty());
     return planned;
+  }
+
+  absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest& request,
+                                      absl::Duration timeout) override {
+    v1::PublishCommunicatorIdsResponse response;
+    return Call(Clock::Real()->Now() + timeout, "publishing communicator ids",
+                [&](grpc::ClientContext* context) {
+                  return stub_->PublishCommunicatorIds(context, request, &response);
+                });
+  }
+
+  absl::StatusOr<v1::CommunicatorIds> FetchCommunicatorIds(
+      const v1::FetchCommunicatorIdsRequest& request, absl::Duration timeout) override {
+    v1::FetchCommunicatorIdsResponse response;
+    TESSERA_RETURN_IF_ERROR(Call(Clock::Real()->Now() + timeout, "fetching communicator ids",
+                                 [&](grpc::ClientContext* context) {
+                                   return stub_->FetchCommunicatorIds(context, request, &response);
+                                 }));
+    return std::move(*response.mutable_ids());
   }
 
   absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) override {
@@ -92,7 +107,7 @@ class GrpcMembershipClient : public MembershipClient {
   void Interrupt(const absl::Status& status) override {
     MutexLock lock(mutex_);
     if (!ended_.has_value()) ended_ = status;
-    if (listing_ != nullptr) listing_->TryCancel();
+    if (call_ != nullptr) call_->TryCancel();
     changed_.NotifyAll();
   }
 
@@ -154,17 +169,29 @@ class GrpcMembershipClient : public MembershipClient {
       MutexLock lock(mutex_);
       if (ended_.has_value()) return;
       ended_ = status;
-      if (listing_ != nullptr) listing_->TryCancel();
+      if (call_ != nullptr) call_->TryCancel();
       tell = welcomed_ && !leaving_ && on_end_ != nullptr;
       changed_.NotifyAll();
     }
     if (tell) on_end_(status);
   }
 
-  // The call that an end of the stream or Interrupt cancels.
-  absl::Status SetListing(grpc::ClientContext* context) {
+  // `method` of the coordinator, which an end of the stream or Interrupt cancels.
+  absl::Status Call(absl::Time deadline, absl::string_view doing,
+                    absl::FunctionRef<grpc::Status(grpc::ClientContext*)> method) {
+    grpc::ClientContext context;
+    const auto left = absl::ToChronoNanoseconds(deadline - Clock::Real()->Now());
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
+    TESSERA_RETURN_IF_ERROR(SetCall(&context));
+    const absl::Status status = FromGrpcStatus(method(&context));
+    TESSERA_RETURN_IF_ERROR(SetCall(nullptr));
+    return Annotate(status, absl::StrCat(doing, " at the coordinator ", coordinator_));
+  }
+
+  absl::Status SetCall(grpc::ClientContext* context) {
     MutexLock lock(mutex_);
-    listing_ = ended_.has_value() ? nullptr : context;
+    call_ = ended_.has_value() ? nullptr : context;
     return ended_.value_or(absl::OkStatus());
   }
 
@@ -197,7 +224,7 @@ class GrpcMembershipClient : public MembershipClient {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
-  grpc::ClientContext* listing_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

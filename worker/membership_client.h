@@ -37,12 +37,19 @@ class MembershipClient {
   // Errors: as MembershipService.ListUnits; DEADLINE_EXCEEDED after `timeout`.
   virtual absl::StatusOr<PlannedUnits> ListUnits(const std::string& job, int64_t generation,
                                                  absl::Duration timeout) = 0;
+  // Passes on the ids of this rank's group, and gets them. The coordinator ends the wait at
+  // timeouts.collective and says who is missing; a `timeout` beyond that leaves it the word.
+  // Errors: as MembershipService; DEADLINE_EXCEEDED after `timeout`.
+  virtual absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest& request,
+                                              absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::CommunicatorIds> FetchCommunicatorIds(
+      const v1::FetchCommunicatorIdsRequest& request, absl::Duration timeout) = 0;
   // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
   // DEADLINE_EXCEEDED.
   virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
   // The coordinator wants the job to stop after the step that is computed now (Drain). Any thread.
   virtual bool Draining() const { return false; }
-  // Ends JoinRank, ListUnits and AwaitStart, now and later, with `status`: the caller knows that
+  // Ends everything above that waits, now and later, with `status`: the caller knows that
   // there is nothing to wait for. Any thread.
   virtual void Interrupt(const absl::Status& status) = 0;
   // Hands a report over to be sent and returns; never waits. Reports are sent in order, each with a

@@ -186,6 +186,59 @@ TEST_F(MembershipClientTest, ListingAnUnknownJobIsNotFound) {
   EXPECT_EQ(client_->ListUnits("job", 1, kLong).status().code(), absl::StatusCode::kNotFound);
 }
 
+v1::PublishCommunicatorIdsRequest Publication() {
+  v1::PublishCommunicatorIdsRequest request;
+  request.set_job("job");
+  request.set_generation(1);
+  request.set_incarnation("abc");
+  request.set_group(2);
+  request.mutable_ids()->set_unshard_id(std::string("\0\1\xff", 3));
+  request.mutable_ids()->set_reduce_id("reduce");
+  return request;
+}
+
+TEST_F(MembershipClientTest, CommunicatorIdsGoOutAndCome) {
+  auto waiting =
+      std::async(std::launch::async, [&] { return client_->FetchCommunicatorIds({}, kLong); });
+  service_.AwaitFetches(1);
+  const auto publisher = CreateMembershipClient(service_.address());
+  ASSERT_TRUE(publisher->PublishCommunicatorIds(Publication(), kLong).ok());
+  EXPECT_EQ(service_.publications().at(0).SerializeAsString(), Publication().SerializeAsString());
+  const absl::StatusOr<v1::CommunicatorIds> ids = waiting.get();
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->unshard_id(), std::string("\0\1\xff", 3));
+  EXPECT_EQ(ids->reduce_id(), "reduce");
+  const absl::Status refused = publisher->PublishCommunicatorIds(Publication(), kLong);
+  EXPECT_EQ(Reason(refused), "IDS_PUBLISHED");
+  EXPECT_EQ(refused.message(), "publishing communicator ids at the coordinator " +
+                                   service_.address() + ": others are there");
+}
+
+TEST_F(MembershipClientTest, AFetchEndsAtItsTimeout) {
+  EXPECT_EQ(client_->FetchCommunicatorIds({}, absl::Milliseconds(20)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(MembershipClientTest, AFetchEndsWithTheGenerationOrAnInterruption) {
+  ASSERT_TRUE(Join().ok());
+  auto first = std::async(std::launch::async,
+                          [&] { return client_->FetchCommunicatorIds({}, kLong).status(); });
+  service_.AwaitFetches(1);
+  v1::AttendResponse response;
+  response.mutable_end()->set_state(v1::FAILED);
+  service_.Send(response);
+  EXPECT_EQ(Reason(first.get()), "GENERATION_ENDED");
+
+  const auto other = CreateMembershipClient(service_.address());
+  auto second = std::async(std::launch::async,
+                           [&] { return other->FetchCommunicatorIds({}, kLong).status(); });
+  service_.AwaitFetches(2);
+  other->Interrupt(absl::UnavailableError("rank 0 is gone"));
+  EXPECT_EQ(second.get(), absl::UnavailableError("rank 0 is gone"));
+  EXPECT_EQ(other->FetchCommunicatorIds({}, kLong).status(),
+            absl::UnavailableError("rank 0 is gone"));
+}
+
 TEST_F(MembershipClientTest, ReportsArriveInOrderAndCollectWhileTheCoordinatorIsAway) {
   ASSERT_TRUE(Join().ok());
   service_.HoldReports(true);

@@ -4,10 +4,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/status_macros.h"
 #include "worker/checkpoint.h"
 #include "worker/session_impl.h"
 
 namespace tessera {
+namespace {
+
+// A CPU rank computes on the calling thread, whatever stream it names.
+absl::Status CheckStream(const Stream* given, const Stream* own) {
+  if (own == nullptr || given == nullptr || given == own) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("a rank on a GPU computes on Session::stream alone; stream ", given->name(),
+                   " is another one"));
+}
+
+}  // namespace
 
 UnitLease::UnitLease(UnitLease&& other) noexcept
     : session_(std::move(other.session_)), unit_(std::exchange(other.unit_, -1)) {}
@@ -43,6 +55,7 @@ int Session::rank() const { return impl_->parts().assignment.rank(); }
 int Session::world_size() const { return impl_->parts().assignment.world_size(); }
 const v1::JobSpec& Session::job() const { return impl_->parts().spec; }
 const v1::Plan& Session::plan() const { return impl_->plan(); }
+Stream* Session::stream() const { return impl_->parts().stream; }
 absl::StatusOr<int> Session::FindUnit(absl::string_view fqn) const { return impl_->FindUnit(fqn); }
 absl::StatusOr<int> Session::FindUnitOf(absl::string_view parameter_fqn) const {
   return impl_->FindUnitOf(parameter_fqn);
@@ -56,8 +69,8 @@ absl::StatusOr<StepInfo> Session::BeginStep(const StepOptions& options) {
 absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) {
   return impl_->BeginMicroBatch(micro_batch);
 }
-// A CPU rank computes on the calling thread, whatever stream it names.
-absl::StatusOr<UnitLease> Session::Unshard(int unit, Phase phase, Stream* /*stream*/) {
+absl::StatusOr<UnitLease> Session::Unshard(int unit, Phase phase, Stream* stream) {
+  TESSERA_RETURN_IF_ERROR(CheckStream(stream, impl_->parts().stream));
   return impl_->Unshard(unit, phase);
 }
 absl::Status Session::Prefetch(int unit) { return impl_->Prefetch(unit); }
@@ -68,7 +81,10 @@ absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const Tens
                                      Event ready) {
   return impl_->SubmitGradient(unit, fqn, gradient, ready);
 }
-absl::Status Session::Reduce(int unit, Stream* /*stream*/) { return impl_->Reduce(unit); }
+absl::Status Session::Reduce(int unit, Stream* stream) {
+  TESSERA_RETURN_IF_ERROR(CheckStream(stream, impl_->parts().stream));
+  return impl_->Reduce(unit);
+}
 absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) {
   return impl_->EndStep(metrics);
 }

@@ -91,12 +91,16 @@ class Session {
   struct Options {
     // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once,
     // from another thread.
-    std::function<void(const absl::Status&)> on_end;
+    std::function<void(const absl::Status&)> on_end = nullptr;
+    // The program computes on its rank's GPU where the job's device is cuda. false: such a job is
+    // refused, since a CPU cannot read its views.
+    bool on_gpu = false;
   };
 
   // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD, fetches the units,
   // maps the memory, fills this rank's shards and waits until every rank has done so.
-  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`).
+  // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`);
+  // or the job's device is cuda, and the program or the host cannot.
   // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
   // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
@@ -113,6 +117,9 @@ class Session {
   // With every default filled in.
   const v1::JobSpec& job() const;
   const v1::Plan& plan() const;
+  // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
+  // leases and gradients are ordered. Others are UNIMPLEMENTED. Else null.
+  Stream* stream() const;
   // Index of a unit, for the calls below; "" is the root. NOT_FOUND.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;
   // Index of the unit that has the parameter (or a tied one). NOT_FOUND.
@@ -141,7 +148,7 @@ class Session {
   absl::StatusOr<GradientSlot> GradientView(int unit, absl::string_view fqn);
   // For gradients that an autograd engine allocated itself: copies or adds `gradient` (dtype and
   // shape of the parameter's view) once `ready` has passed. INVALID_ARGUMENT: another dtype or
-  // shape.
+  // shape. UNIMPLEMENTED: the job's device is cuda.
   absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
                               Event ready);
   // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what

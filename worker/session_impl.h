@@ -39,7 +39,10 @@ struct SessionParts {
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
   UniqueFd export_lock;  // as PrepareExport gave it
   std::unique_ptr<FaultPoints> faults;
+  // A GPU's rank: what its collectives talk to the host's other ranks through. Else null.
+  std::unique_ptr<Collectives> host_collectives;
   std::unique_ptr<Collectives> collectives;
+  Stream* stream = nullptr;  // where the program computes, the collectives' own; CPU: null
   std::unique_ptr<ShardStore> store;
   // Last, so that it goes first: its threads call into the collectives. May be null in tests.
   std::unique_ptr<MembershipClient> membership;

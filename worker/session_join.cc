@@ -23,6 +23,8 @@
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
 #include "worker/collectives/shm_collectives.h"
+#include "worker/data_path.h"
+#include "worker/device/probe.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
 #include "worker/parameter_init.h"
@@ -66,6 +68,8 @@ absl::Status CheckLengths(const HostMemory& memory) {
   const int64_t ranks = hello.assignment().local_world_size();
   int64_t unsharded = 0;
   for (const v1::Slot& slot : layout.unsharded_slots()) {
+    // A GPU's are its own.
+    if (layout.device() == v1::CUDA) break;
     unsharded = std::max(unsharded, slot.offset_bytes() + slot.bytes());
   }
   const int64_t needed[kHandoffFiles] = {
@@ -220,10 +224,26 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
   return absl::OkStatus();
 }
 
+// Puts the data path, so far the host's, where the job's device is.
+absl::Status TakeDevice(const v1::AgentHello& hello, bool on_gpu, absl::Span<char> rank_file,
+                        SessionParts& parts) {
+  if (hello.layout().device() != v1::CUDA) return absl::OkStatus();
+  if (!on_gpu) {
+    return absl::FailedPreconditionError(
+        "the job's device is cuda, but this program computes on the CPU; give the job device auto "
+        "or cpu, or a program that says on_gpu");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ProcessEnv env, ProcessEnv::Read());
+  const int gpu = hello.assignment().rank() - hello.assignment().local_rank_start();
+  TESSERA_ASSIGN_OR_RETURN(const CudaApi* api, OpenGpu(gpu, {.nccl_library = env.nccl_library,
+                                                             .cuda_home = env.cuda_home}));
+  return TakeGpu(api, gpu, rank_file, parts);
+}
+
 // Takes the rank, gets its units and makes its memory ready. `parts` has what it takes to leave
 // when this fails.
 absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
-                         const std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
+                         const std::shared_ptr<EndRelay>& relay, bool on_gpu, SessionParts& parts) {
   const v1::AgentHello& hello = memory->handoff.hello;
   const absl::Duration timeout = FromProto(hello.spec().timeouts().form());
   parts.faults->Hit("join");
@@ -242,10 +262,13 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
 
+  const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
   parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
-  const MemoryMapping& rank_file = memory->mappings[static_cast<int>(HandoffFile::kRank)];
+  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
+  TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, rank_file, parts));
   ShardStore::Options store;
-  store.file = absl::MakeSpan(rank_file.data(), rank_file.bytes());
+  store.file = rank_file;
   store.layout = hello.layout();
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
@@ -256,7 +279,6 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, *parts.store));
-  TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }
@@ -288,7 +310,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(Options options) {
   parts.faults = std::make_unique<FaultPoints>(std::move(faults));
   parts.membership = CreateMembershipClient(hello.coordinator());
   const auto relay = std::make_shared<EndRelay>(std::move(options.on_end));
-  if (absl::Status status = BecomeReady(memory, relay, parts); !status.ok()) {
+  if (absl::Status status = BecomeReady(memory, relay, options.on_gpu, parts); !status.ok()) {
     relay->Connect(nullptr).IgnoreError();
     parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;

@@ -107,6 +107,10 @@ absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_vi
 
 absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
                                          const TensorView& gradient, const Event& ready) {
+  if (parts_.layout.device() == v1::CUDA) {
+    return absl::UnimplementedError(
+        "SubmitGradient copies on the CPU; on a GPU write into GradientView on Session::stream");
+  }
   TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
   const TensorView expected = View(place, nullptr);
   if (gradient.dtype != expected.dtype || gradient.shape != expected.shape ||

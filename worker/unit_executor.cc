@@ -264,17 +264,22 @@ absl::StatusOr<UnitExecutor::GradientTarget> UnitExecutor::GradientOf(int unit, 
   return target;
 }
 
-void UnitExecutor::ZeroUnwritten(int unit, char* gradient) {
+absl::Status UnitExecutor::ZeroUnwritten(int unit) {
+  const UnitState& state = states_[unit];
   const v1::UnitLayout& layout = options_.layouts[unit];
   const int64_t bytes = ElementBytes(unit);
+  const auto zero = [&](int64_t begin, int64_t end) {
+    if (begin == end) return absl::OkStatus();
+    return options_.collectives->ZeroGradient(gradient_slot_[unit], begin * bytes,
+                                              (end - begin) * bytes, /*stream=*/nullptr);
+  };
   int64_t zeroed_from = 0;  // end of the last gradient that stays
   for (int p = 0; p < layout.parameters_size(); ++p) {
-    if (!states_[unit].written[p]) continue;
-    const int64_t offset = layout.parameters(p).offset();
-    std::fill(gradient + zeroed_from * bytes, gradient + offset * bytes, 0);
-    zeroed_from = offset + options_.units[unit].parameters(p).numel();
+    if (!state.written[p]) continue;
+    TESSERA_RETURN_IF_ERROR(zero(zeroed_from, layout.parameters(p).offset()));
+    zeroed_from = layout.parameters(p).offset() + options_.units[unit].parameters(p).numel();
   }
-  std::fill(gradient + zeroed_from * bytes, gradient + layout.padded_numel() * bytes, 0);
+  return zero(zeroed_from, layout.padded_numel());
 }
 
 absl::Status UnitExecutor::FinishReduction(int unit) {
@@ -295,8 +300,8 @@ absl::Status UnitExecutor::Reduce(int unit) {
   // The one of an earlier micro-batch comes first: this one adds to it.
   TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
+  TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
   const int slot = gradient_slot_[unit];
-  ZeroUnwritten(unit, static_cast<char*>(options_.collectives->Gradient(slot)));
   const absl::Span<float> shard = options_.store->Gradients(unit);
   state.reduce_timing = OpTiming();
   TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(

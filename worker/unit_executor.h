@@ -125,7 +125,7 @@ class UnitExecutor {
   absl::Status PrefetchAhead();
   absl::Status FollowOrder(int unit);
   absl::Status OpenGradient(int unit);
-  void ZeroUnwritten(int unit, char* gradient);
+  absl::Status ZeroUnwritten(int unit);
   absl::Status FinishReduction(int unit);
 
   const Options options_;

@@ -1,6 +1,7 @@
 // What the executor decides, seen through Collectives that record and never wait.
 #include "worker/unit_executor.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,11 @@ class RecordingCollectives final : public Collectives {
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream*) override {
     calls.push_back(absl::StrCat("acquire ", gradient_slot, " for ", unit));
     return Event();
+  }
+  absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                            Stream*) override {
+    std::memset(reinterpret_cast<char*>(gradients_[gradient_slot]) + offset_bytes, 0, bytes);
+    return absl::OkStatus();
   }
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream*, OpTiming*) override {
     calls.push_back(

@@ -98,7 +98,9 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
                options_.forked),
       idle_(world_size),
       ended_(world_size) {
-  unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
+  // A GPU's slots are not in these buffers.
+  const bool shared = plan_.layout.device() != v1::CUDA;
+  if (shared) unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
   Regions gradients;
   for (int rank = 0; rank < world_size; ++rank) {
     const Regions own =
@@ -108,7 +110,7 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
         std::make_unique<Buffer>(plan_.layout.rank_file().total_bytes(), options_.forked));
     files_.back()->AllowOnly(RankFileRegions(plan_));
   }
-  gradients_.AllowOnly(gradients);
+  if (shared) gradients_.AllowOnly(gradients);
 }
 
 absl::StatusOr<std::unique_ptr<ThreadRanks>> ThreadRanks::Create(const v1::JobSpec& spec,
@@ -190,6 +192,9 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   collectives.faults = parts.faults.get();
   parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
   if (options_.wrap) parts.collectives = options_.wrap(rank, std::move(parts.collectives));
+
+  if (options_.prepare != nullptr)
+    TESSERA_RETURN_IF_ERROR(options_.prepare(rank, rank_file(rank), parts));
 
   ShardStore::Options store;
   store.file = rank_file(rank);

@@ -50,6 +50,10 @@ class ThreadRanks {
         nullptr;
     // Makes a rank's line to a coordinator; none: null.
     std::function<std::unique_ptr<MembershipClient>(int rank)> membership = nullptr;
+    // What else a rank does before its shards are made: it may replace its collectives, as a rank
+    // on a GPU does. Null: nothing.
+    std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare =
+        nullptr;
   };
 
   // `spec` is resolved here. Shards are filled by the spec's seed.

@@ -52,6 +52,10 @@ class SwitchedCollectives final : public Collectives {
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override {
     return on_ ? inner_->AcquireGradient(unit, gradient_slot, stream) : Event();
   }
+  absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                            Stream* stream) override {
+    return inner_->ZeroGradient(gradient_slot, offset_bytes, bytes, stream);
+  }
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override {
     return on_ ? inner_->ReduceScatter(op, stream, timing) : Event();

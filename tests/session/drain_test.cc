@@ -23,6 +23,14 @@ class DrainingClient final : public MembershipClient {
   absl::StatusOr<PlannedUnits> ListUnits(const std::string&, int64_t, absl::Duration) override {
     return PlannedUnits();
   }
+  absl::Status PublishCommunicatorIds(const v1::PublishCommunicatorIdsRequest&,
+                                      absl::Duration) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<v1::CommunicatorIds> FetchCommunicatorIds(const v1::FetchCommunicatorIdsRequest&,
+                                                           absl::Duration) override {
+    return v1::CommunicatorIds();
+  }
   absl::Status AwaitStart(int64_t, absl::Duration) override { return absl::OkStatus(); }
   bool Draining() const override { return *draining_; }
   void Interrupt(const absl::Status&) override {}

@@ -91,6 +91,9 @@ class Collectives {
   // Makes the slot ready for the next tenant's gradients: passes when every rank has read the last
   // ones.
   virtual absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) = 0;
+  // Fills a part of this rank's gradient slot with zeros, after what was put on `stream` before.
+  virtual absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                                    Stream* stream) = 0;
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
   // gradients, in rank order, accumulated in float32. `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,

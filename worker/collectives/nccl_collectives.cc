@@ -41,7 +41,7 @@ class NcclCollectives::Pending final : public Event::State {
     absl::StatusOr<bool> passed = event_->Poll();
     if (!passed.ok()) return Annotate(passed.status(), what_);
     // Asked also when it has passed: it does so, with half of the bytes, when NCCL gives up.
-    TESSERA_RETURN_IF_ERROR(Annotate(owner_->Health(), what_));
+    TESSERA_RETURN_IF_ERROR(Annotate(*passed ? owner_->NcclHealth() : owner_->Health(), what_));
     if (*passed && timing_ != nullptr) TESSERA_RETURN_IF_ERROR(TakeTime());
     return passed;
   }
@@ -80,6 +80,7 @@ absl::Status NcclCollectives::AsyncErrorLocked(Which which, int* result) {
 }
 
 absl::StatusOr<bool> NcclCollectives::Ready(Which which) {
+  TESSERA_RETURN_IF_ERROR(options_.host->Progress());
   MutexLock lock(mutex_);
   int result = kNcclSuccess;
   TESSERA_RETURN_IF_ERROR(AsyncErrorLocked(which, &result));
@@ -87,6 +88,12 @@ absl::StatusOr<bool> NcclCollectives::Ready(Which which) {
 }
 
 absl::Status NcclCollectives::Health() {
+  // First: NCCL too sees that a peer is gone, but does not know whose process it was.
+  TESSERA_RETURN_IF_ERROR(options_.host->Progress());
+  return NcclHealth();
+}
+
+absl::Status NcclCollectives::NcclHealth() {
   MutexLock lock(mutex_);
   int result = kNcclSuccess;
   TESSERA_RETURN_IF_ERROR(AsyncErrorLocked(kUnshard, &result));
@@ -114,7 +121,8 @@ void* NcclCollectives::Unsharded(int slot) {
 }
 
 void* NcclCollectives::Gradient(int gradient_slot) {
-  return arena_ + gradients_offset_ + options_.layout.gradient_slots(gradient_slot).offset_bytes();
+  return arena_ + places_.gradients_offset +
+         options_.layout.gradient_slots(gradient_slot).offset_bytes();
 }
 
 const CudaStream& NcclCollectives::UserOf(Stream* stream) const {
@@ -168,6 +176,11 @@ absl::StatusOr<Event> NcclCollectives::AllGather(const AllGatherOp& op, Stream* 
                                        [&] { return api_.cast(cast, unshard_stream_->handle()); },
                                        timing == nullptr ? nullptr : &work),
                                    what));
+  if (timing != nullptr) {
+    shards_read_ = work.back().end;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(shards_read_, CudaEvent::Record(*unshard_stream_));
+  }
   TESSERA_RETURN_IF_ERROR(CallNccl(kUnshard, "ncclAllGather", what, [&](NcclComm comm) {
     return api_.nccl_all_gather(slice, whole, op.shard_numel, NcclDataType(dtype), comm,
                                 unshard_stream_->handle());
@@ -201,6 +214,13 @@ absl::StatusOr<Event> NcclCollectives::AcquireGradient(int unit, int gradient_sl
       std::make_shared<Pending>(this, reduced, what, std::vector<Work>(), /*timing=*/nullptr));
 }
 
+absl::Status NcclCollectives::ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                                           Stream* stream) {
+  const CudaStream& user = UserOf(stream);
+  char* const begin = static_cast<char*>(Gradient(gradient_slot)) + offset_bytes;
+  return user.Error(api_.memset_async(begin, 0, bytes, user.handle()), "cudaMemsetAsync");
+}
+
 absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                                      OpTiming* timing) {
   const std::string what = Describe("reduce", op.unit);
@@ -221,8 +241,8 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   if (in != dtype || divide.before != 1) {
     char* to = whole;
     if (in != dtype) {
-      to = arena_ + staging_offset_;
-      TESSERA_RETURN_IF_ERROR(CheckFits(slice_bytes * ranks_, options_.staging_bytes,
+      to = arena_ + places_.staging_offset;
+      TESSERA_RETURN_IF_ERROR(CheckFits(slice_bytes * ranks_, options_.layout.staging_bytes(),
                                         absl::StrCat("the staging of the ", what)));
     }
     const CastRun cast = {.in = whole,
@@ -301,7 +321,13 @@ absl::Status NcclCollectives::GatherPieces(int gradient_slot, const float* shard
 absl::StatusOr<std::vector<std::string>> NcclCollectives::Exchange(absl::string_view payload,
                                                                    absl::string_view what) {
   TESSERA_RETURN_IF_ERROR(Annotate(Health(), what));
-  return options_.exchange(payload, what);
+  // A gather that was released without a use may still read the shard, which whoever hears the
+  // votes is free to write.
+  if (shards_read_ != nullptr) {
+    Pending read(this, std::exchange(shards_read_, nullptr), std::string(what), {}, nullptr);
+    TESSERA_RETURN_IF_ERROR(read.Wait());
+  }
+  return options_.host->Exchange(payload, what);
 }
 
 }  // namespace tessera

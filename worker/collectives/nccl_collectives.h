@@ -5,9 +5,10 @@
 //   TESSERA_ASSIGN_OR_RETURN(auto collectives, NcclCollectives::Create({
 //       .group = group, .api = api, .device = local_rank, .unshard_id = ids[0],
 //       .reduce_id = ids[1], .layout = layout, .unit_names = names, .compute = compute.get(),
-//       .exchange = exchange}));
+//       .host = host.get()}));
 //
-// Shards are device memory, and pointers of operations too. What a rank does with a buffer runs on
+// Shards, and pointers of operations too, are memory that kernels can use: the GPU's, or the host's
+// where it is registered (RegisteredMemory). What a rank does with a buffer runs on
 // streams, and the order between these is what keeps leases: a slot is written only after the
 // release of its last tenant on the stream that used it, a gradient buffer only after its last
 // reduction. The stream given to an operation is the one that uses the unit (null:
@@ -18,10 +19,14 @@
 // Different from shared memory: NCCL sums in its own order and rounds at each addition; a
 // DEADLINE_EXCEEDED cannot name the missing ranks and ranks that disagree on the order are not
 // told apart from ranks that are late, since NCCL knows neither; PublishShard tells, on the
-// compute stream, that shards were written, and later gathers wait for that.
+// compute stream, that shards were written, and later gathers wait for that. A host that writes
+// shards does so after an Exchange, which waits until no gather reads them any more.
+//
+// What ranks say to each other beside NCCL (votes, aborts, who is still there) goes through the
+// collectives of the host.
 //
 // Drop it when the last operation of every rank has passed (after an Exchange), or after Abort; it
-// waits for what its own streams still do. Shards outlive it.
+// waits for what its own streams and the compute stream still do. Shards outlive it.
 // Errors besides those of Collectives: INTERNAL and RESOURCE_EXHAUSTED of CUDA and NCCL; each names
 // the call, the GPU and the unit.
 //
@@ -31,13 +36,13 @@
 #define TESSERA_WORKER_COLLECTIVES_NCCL_COLLECTIVES_H_
 
 #include <array>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "common/device_arena.h"
 #include "common/mutex.h"
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
@@ -47,10 +52,6 @@ namespace tessera {
 
 class NcclCollectives final : public Collectives {
  public:
-  // What Collectives::Exchange does. Votes are small and on the host: they don't go over NCCL.
-  using ExchangeFunction = std::function<absl::StatusOr<std::vector<std::string>>(
-      absl::string_view payload, absl::string_view what)>;
-
   struct Options {
     Group group;
     const CudaApi* api = nullptr;  // outlives this and every event
@@ -58,14 +59,14 @@ class NcclCollectives final : public Collectives {
     // From NewId on one rank, the same on all; used once.
     std::string unshard_id = "";
     std::string reduce_id = "";
-    v1::Layout layout = {};  // of slots; SLOTS mode
-    // Bytes of the largest padded unit in its reduce_dtype among those whose reduce_dtype is not
-    // their param_dtype. 0: there is none.
-    int64_t staging_bytes = 0;
+    v1::Layout layout = {};                    // slots and staging_bytes; SLOTS mode
     std::vector<std::string> unit_names = {};  // by unit index, for errors
     CudaStream* compute = nullptr;             // outlives this
-    ExchangeFunction exchange = nullptr;
+    // Of the same ranks, and used for Exchange, Progress, Abort and Interrupt alone. Outlives this.
+    Collectives* host = nullptr;
     CudaWait wait = {};  // also of the setting up
+    // What the above points to, if nobody else keeps it; goes last.
+    std::shared_ptr<void> keep = nullptr;
   };
 
   // A new id (kNcclIdBytes bytes) for one communicator. INTERNAL, UNAVAILABLE: as NcclError.
@@ -83,6 +84,8 @@ class NcclCollectives final : public Collectives {
   void ReleaseUnsharded(int slot) override;
   void PublishShard(int unit) override;
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
+  absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                            Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
   absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
@@ -120,8 +123,9 @@ class NcclCollectives final : public Collectives {
                         absl::FunctionRef<int(NcclComm)> function);
   absl::StatusOr<bool> Ready(Which which);
   absl::Status AsyncErrorLocked(Which which, int* result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What ended this, an error of a stream's bookkeeping, or NCCL's own error by now.
+  // What ended this, a peer that is gone, or NCCL's own error by now.
   absl::Status Health();
+  absl::Status NcclHealth();
   absl::Status RunKernel(const CudaStream& stream, absl::string_view call,
                          absl::FunctionRef<int()> launch, std::vector<Work>* timed);
   absl::Status GatherPieces(int gradient_slot, const float* shard, int64_t shard_numel,
@@ -135,15 +139,14 @@ class NcclCollectives final : public Collectives {
   const Options options_;
   const CudaApi& api_;
   const int64_t ranks_;
+  const DeviceArena places_;  // in the arena
   char* arena_ = nullptr;
-  int64_t gradients_offset_ = 0;
-  int64_t staging_offset_ = 0;
-  int64_t arena_bytes_ = 0;
   std::unique_ptr<CudaStream> unshard_stream_;
   std::unique_ptr<CudaStream> reduce_stream_;
   std::vector<UnshardedSlot> unsharded_;
   std::vector<EventPointer> reduced_;  // by gradient slot
   EventPointer shards_written_;
+  EventPointer shards_read_;  // by the last gather
 
   // Held during calls of NCCL, which don't block: Abort frees the communicators under their users.
   Mutex mutex_;

@@ -1,5 +1,4 @@
 // NcclCollectives: how it is set up and how it ends.
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,20 +7,6 @@
 #include "worker/collectives/nccl_collectives.h"
 
 namespace tessera {
-namespace {
-
-constexpr int64_t kAlignment = 4096;  // of the arena's parts
-
-int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-template <typename Slots>
-int64_t EndOf(const Slots& slots) {
-  int64_t end = 0;
-  for (const v1::Slot& slot : slots) end = std::max(end, slot.offset_bytes() + slot.bytes());
-  return end;
-}
-
-}  // namespace
 
 absl::StatusOr<std::string> NcclCollectives::NewId(const CudaApi& api, int device) {
   std::string id(kNcclIdBytes, '\0');
@@ -34,6 +19,7 @@ NcclCollectives::NcclCollectives(Options options)
     : options_(std::move(options)),
       api_(*options_.api),
       ranks_(static_cast<int64_t>(options_.group.ranks.size())),
+      places_(DeviceArenaOf(options_.layout)),
       unsharded_(options_.layout.unsharded_slots_size()),
       reduced_(options_.layout.gradient_slots_size()) {}
 
@@ -67,13 +53,10 @@ absl::Status NcclCollectives::SetUp() {
 }
 
 absl::Status NcclCollectives::AllocateArena() {
-  gradients_offset_ = RoundUp(EndOf(options_.layout.unsharded_slots()));
-  staging_offset_ = gradients_offset_ + RoundUp(EndOf(options_.layout.gradient_slots()));
-  arena_bytes_ = staging_offset_ + RoundUp(options_.staging_bytes);
   void* memory = nullptr;
-  TESSERA_RETURN_IF_ERROR(Annotate(NcclError(api_, api_.nccl_mem_alloc(&memory, arena_bytes_),
+  TESSERA_RETURN_IF_ERROR(Annotate(NcclError(api_, api_.nccl_mem_alloc(&memory, places_.bytes),
                                              "ncclMemAlloc", options_.device, nullptr),
-                                   absl::StrCat("buffers of ", arena_bytes_, " bytes")));
+                                   absl::StrCat("buffers of ", places_.bytes, " bytes")));
   arena_ = static_cast<char*>(memory);
   return absl::OkStatus();
 }
@@ -97,9 +80,10 @@ absl::Status NcclCollectives::InitComm(Which which, const std::string& id) {
 
 absl::Status NcclCollectives::RegisterArena(Which which) {
   void* handle = nullptr;
-  TESSERA_RETURN_IF_ERROR(CallNccl(
-      which, "ncclCommRegister", "registering buffers",
-      [&](NcclComm comm) { return api_.nccl_comm_register(comm, arena_, arena_bytes_, &handle); }));
+  TESSERA_RETURN_IF_ERROR(
+      CallNccl(which, "ncclCommRegister", "registering buffers", [&](NcclComm comm) {
+        return api_.nccl_comm_register(comm, arena_, places_.bytes, &handle);
+      }));
   MutexLock lock(mutex_);
   registrations_[which] = handle;
   return absl::OkStatus();
@@ -116,13 +100,14 @@ NcclCollectives::~NcclCollectives() {
     TearDownLocked();
   }
   // After an error kernels may still be on their way to the arena.
-  for (std::unique_ptr<CudaStream>* stream : {&unshard_stream_, &reduce_stream_}) {
-    if (*stream == nullptr) continue;
-    if (absl::StatusOr<EventPointer> last = CudaEvent::Record(**stream); last.ok()) {
+  for (const CudaStream* stream : {unshard_stream_.get(), reduce_stream_.get(), options_.compute}) {
+    if (stream == nullptr) continue;
+    if (absl::StatusOr<EventPointer> last = CudaEvent::Record(*stream); last.ok()) {
       (*last)->Wait().IgnoreError();  // nobody to tell
     }
-    stream->reset();
   }
+  unshard_stream_.reset();
+  reduce_stream_.reset();
   if (arena_ != nullptr) api_.nccl_mem_free(arena_);
 }
 
@@ -138,13 +123,18 @@ void NcclCollectives::TearDownLocked() {
 }
 
 void NcclCollectives::Abort(const absl::Status& status) {
+  // The peers hear from the host why their operations end.
+  options_.host->Abort(status);
   MutexLock lock(mutex_);
   // The reason first: an aborted operation's event passes.
   if (ended_.ok()) ended_ = status;
   TearDownLocked();
 }
 
-void NcclCollectives::Interrupt(const absl::Status& status) { Keep(status); }
+void NcclCollectives::Interrupt(const absl::Status& status) {
+  Keep(status);
+  options_.host->Interrupt(status);
+}
 
 void NcclCollectives::Keep(const absl::Status& status) {
   MutexLock lock(mutex_);

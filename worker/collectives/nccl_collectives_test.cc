@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/control_file.h"
 #include "common/float_bits.h"
 #include "common/simulated_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/blame.h"
+#include "worker/collectives/shm_collectives.h"
 #include "worker/device/fake_cuda_api.h"
 
 namespace tessera {
@@ -26,10 +29,27 @@ constexpr int64_t kShard = 5;  // odd, so that slices begin anywhere
 float ShardValue(int rank, int64_t i) { return static_cast<float>(10 * rank + i - 3); }
 float GradientValue(int rank, int64_t i) { return static_cast<float>((rank + 1) * (i % 7)); }
 
+// What the ranks of a host share beside NCCL.
+using Control = std::vector<uint64_t>;
+std::shared_ptr<Control> MakeControl(int ranks) {
+  return std::make_shared<Control>(ControlFileBytes(ranks, 0, 0) / 8);
+}
+std::unique_ptr<ShmCollectives> MakeHost(int rank, int ranks, std::shared_ptr<Control> control) {
+  ShmCollectives::Options options;
+  for (int r = 0; r < ranks; ++r) options.group.ranks.push_back(r);
+  options.group.index = rank;
+  options.sync.control = control->data();
+  options.sync.local_world_size = ranks;
+  options.sync.local_rank = rank;
+  options.memory = control;
+  return std::make_unique<ShmCollectives>(std::move(options));
+}
+
 // One rank and what its program owns. Its "device memory" is vectors.
 struct Rank {
   std::vector<float> shard = std::vector<float>(kShard);
   std::vector<float> gradient_shard = std::vector<float>(kShard);
+  std::unique_ptr<ShmCollectives> host = nullptr;
   std::unique_ptr<CudaStream> compute = nullptr;
   std::unique_ptr<NcclCollectives> collectives = nullptr;
 };
@@ -42,11 +62,13 @@ v1::Layout LayoutFor(int ranks, int64_t bytes = 4) {
       made->set_bytes(ranks * kShard * bytes);
     }
   }
+  layout.set_staging_bytes(ranks * kShard * 4);
   return layout;
 }
 
 NcclCollectives::Options OptionsFor(const FakeCuda& fake, int rank, int ranks,
-                                    const std::vector<std::string>& ids, CudaStream* compute) {
+                                    const std::vector<std::string>& ids, CudaStream* compute,
+                                    Collectives* host) {
   NcclCollectives::Options options;
   for (int r = 0; r < ranks; ++r) options.group.ranks.push_back(r);
   options.group.index = rank;
@@ -55,24 +77,22 @@ NcclCollectives::Options OptionsFor(const FakeCuda& fake, int rank, int ranks,
   options.unshard_id = ids[0];
   options.reduce_id = ids[1];
   options.layout = LayoutFor(ranks);
-  options.staging_bytes = ranks * kShard * 4;
   options.unit_names = {"h.0", "h.1"};
   options.compute = compute;
-  options.exchange = [](absl::string_view payload, absl::string_view) {
-    return std::vector<std::string>{std::string(payload)};
-  };
+  options.host = host;
   options.wait.pause = [] { std::this_thread::yield(); };
   return options;
 }
 
 absl::Status Join(const FakeCuda& fake, int rank, int ranks, const std::vector<std::string>& ids,
-                  Rank* joined) {
+                  std::shared_ptr<Control> control, Rank* joined) {
+  joined->host = MakeHost(rank, ranks, std::move(control));
   absl::StatusOr<std::unique_ptr<CudaStream>> compute =
       CudaStream::Create({.api = fake.api(), .device = rank, .name = "compute"});
   if (!compute.ok()) return compute.status();
   joined->compute = *std::move(compute);
-  absl::StatusOr<std::unique_ptr<NcclCollectives>> collectives =
-      NcclCollectives::Create(OptionsFor(fake, rank, ranks, ids, joined->compute.get()));
+  absl::StatusOr<std::unique_ptr<NcclCollectives>> collectives = NcclCollectives::Create(
+      OptionsFor(fake, rank, ranks, ids, joined->compute.get(), joined->host.get()));
   if (!collectives.ok()) return collectives.status();
   joined->collectives = *std::move(collectives);
   for (int64_t i = 0; i < kShard; ++i) joined->shard[i] = ShardValue(rank, i);
@@ -85,11 +105,12 @@ std::vector<std::string> NewIds(const FakeCuda& fake) {
 
 std::vector<Rank> JoinAll(const FakeCuda& fake, int ranks) {
   const std::vector<std::string> ids = NewIds(fake);
+  const auto control = MakeControl(ranks);
   std::vector<Rank> all(ranks);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      const absl::Status status = Join(fake, rank, ranks, ids, &all[rank]);
+      const absl::Status status = Join(fake, rank, ranks, ids, control, &all[rank]);
       EXPECT_TRUE(status.ok()) << status;
     });
   }
@@ -179,10 +200,13 @@ TEST(NcclCollectivesTest, GathersMasterShardsThroughASlotThatIsTooNarrow) {
   const std::vector<std::string> ids = NewIds(fake);
   std::vector<Rank> ranks(2);
   std::vector<float> whole(2 * kShard);
+  const auto control = MakeControl(2);
   auto run = [&](int rank) {
+    ranks[rank].host = MakeHost(rank, 2, control);
     ranks[rank].compute =
         *CudaStream::Create({.api = fake.api(), .device = rank, .name = "compute"});
-    NcclCollectives::Options options = OptionsFor(fake, rank, 2, ids, ranks[rank].compute.get());
+    NcclCollectives::Options options =
+        OptionsFor(fake, rank, 2, ids, ranks[rank].compute.get(), ranks[rank].host.get());
     options.layout = LayoutFor(2, /*bytes=*/2);  // two floats of each rank at a time
     ranks[rank].collectives = *NcclCollectives::Create(std::move(options));
     for (int64_t i = 0; i < kShard; ++i) ranks[rank].shard[i] = ShardValue(rank, i);
@@ -253,6 +277,39 @@ TEST(NcclCollectivesTest, GatherWaitsForTheShardThatWasPublished) {
   }
 }
 
+// As a step's end does with a unit that was gathered ahead and not used.
+TEST(NcclCollectivesTest, HostMayWriteShardsOnceTheVotesAreThere) {
+  for (const bool vote : {true, false}) {
+    FakeCuda fake;
+    std::vector<Rank> ranks = JoinAll(fake, 1);
+    Gather(ranks[0], 0);
+    ranks[0].collectives->ReleaseUnsharded(0);
+    if (vote) {
+      ASSERT_TRUE(ranks[0].collectives->Exchange("vote", "commit").ok());
+    }
+    fake.TouchByHost(0, ranks[0].shard.data(), kShard * 4, true, "optimizer");
+    ASSERT_TRUE(Gather(ranks[0], 0).Wait().ok());
+    EXPECT_EQ(fake.violations().empty(), vote);
+  }
+}
+
+TEST(NcclCollectivesTest, ZeroesPartsOfAGradientBeforeItIsReduced) {
+  FakeCuda fake;
+  std::vector<Rank> ranks = JoinAll(fake, 1);
+  for (int64_t i = 0; i < kShard; ++i) Store(ranks[0].collectives->Gradient(1), i, v1::FLOAT32, 7);
+  ASSERT_TRUE(ranks[0].collectives->ZeroGradient(1, 4, 8, nullptr).ok());
+  ASSERT_TRUE(Reduce(ranks[0]).Wait().ok());
+  EXPECT_EQ(ranks[0].gradient_shard, (std::vector<float>{7, 0, 0, 7, 7}));
+  EXPECT_THAT(fake.violations(), IsEmpty());
+}
+
+TEST(NcclCollectivesTest, AllocatesWhatTheLayoutSays) {
+  FakeCuda fake;
+  std::vector<Rank> ranks = JoinAll(fake, 3);
+  // Two slots of 60 bytes at 0 and 256 in a page, twice, and 60 bytes of staging.
+  EXPECT_EQ(fake.allocated_bytes(), 3 * 3 * 4096);
+}
+
 TEST(NcclCollectivesTest, BackwardWaitsUntilTheLastGradientsAreRead) {
   for (const bool acquire : {true, false}) {
     FakeCuda fake;
@@ -287,7 +344,8 @@ absl::Status UseEverything(FakeCuda& fake) {
   if (!reduce_id.ok()) return reduce_id.status();
   std::vector<float> whole(kShard);
   Rank rank;
-  if (absl::Status status = Join(fake, 0, 1, {*unshard_id, *reduce_id}, &rank); !status.ok())
+  if (absl::Status status = Join(fake, 0, 1, {*unshard_id, *reduce_id}, MakeControl(1), &rank);
+      !status.ok())
     return status;
   NcclCollectives& collectives = *rank.collectives;
   auto use = [&]() -> absl::Status {
@@ -303,6 +361,8 @@ absl::Status UseEverything(FakeCuda& fake) {
       event = collectives.AcquireGradient(0, 0, nullptr);
       if (!event.ok()) return event.status();
       if (absl::Status status = event->Wait(); !status.ok()) return status;
+      if (absl::Status status = collectives.ZeroGradient(0, 4, 8, nullptr); !status.ok())
+        return status;
       event = collectives.ReduceScatter({.unit = 0,
                                          .gradient_slot = 0,
                                          .shard = rank.gradient_shard.data(),
@@ -312,6 +372,8 @@ absl::Status UseEverything(FakeCuda& fake) {
       if (!event.ok()) return event.status();
       if (absl::Status status = event->Wait(); !status.ok()) return status;
     }
+    if (absl::Status status = collectives.Exchange("vote", "commit").status(); !status.ok())
+      return status;
     return collectives.GatherShards(0, 0, rank.shard.data(), kShard, whole.data());
   };
   absl::Status status = use();
@@ -371,6 +433,29 @@ TEST(NcclCollectivesTest, AbortOfAnotherThreadEndsAWaitAndHappensOnce) {
   EXPECT_THAT(fake.violations(), IsEmpty());
 }
 
+TEST(NcclCollectivesTest, AbortTellsThePeersWhoEndedAndWhy) {
+  FakeCuda fake;
+  std::vector<Rank> ranks = JoinAll(fake, 2);
+  const Event whole = Gather(ranks[1], 0);
+  ranks[0].collectives->Abort(absl::InternalError("out of luck"));
+  for (const absl::Status& status : {whole.Wait(), ranks[1].collectives->Progress(),
+                                     ranks[1].collectives->Exchange("vote", "commit").status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 ended: out of luck"));
+    EXPECT_EQ(BlamedRank(status), 0);
+  }
+}
+
+TEST(NcclCollectivesTest, APeerThatEndsEndsTheSettingUpByName) {
+  FakeCuda fake;
+  const auto control = MakeControl(2);
+  MakeHost(1, 2, control)->Abort(absl::InternalError("no memory"));
+  Rank rank;
+  const absl::Status status = Join(fake, 0, 2, NewIds(fake), control, &rank);
+  EXPECT_EQ(status.message(), "rank 1 ended: no memory");
+  EXPECT_EQ(BlamedRank(status), 1);
+}
+
 TEST(NcclCollectivesTest, InterruptEndsAWaitAndLeavesTheCommunicators) {
   FakeCuda fake;
   std::vector<Rank> ranks = JoinAll(fake, 2);
@@ -398,7 +483,8 @@ TEST(NcclCollectivesTest, RanksThatDoNotComeEndTheSettingUpAtTheDeadline) {
   const std::vector<std::string> ids = NewIds(fake);
   {
     std::unique_ptr<CudaStream> compute = *CudaStream::Create({.api = fake.api()});
-    NcclCollectives::Options options = OptionsFor(fake, 0, 2, ids, compute.get());
+    const auto host = MakeHost(0, 2, MakeControl(2));
+    NcclCollectives::Options options = OptionsFor(fake, 0, 2, ids, compute.get(), host.get());
     options.wait = {.timeout = absl::Seconds(30), .clock = &clock, .pause = [&] {
                       clock.Advance(absl::Seconds(1));
                     }};
@@ -413,7 +499,9 @@ TEST(NcclCollectivesTest, RanksThatDoNotComeEndTheSettingUpAtTheDeadline) {
 TEST(NcclCollectivesTest, RefusesWhatCannotWork) {
   FakeCuda fake;
   std::unique_ptr<CudaStream> compute = *CudaStream::Create({.api = fake.api()});
-  NcclCollectives::Options options = OptionsFor(fake, 0, 1, NewIds(fake), compute.get());
+  const auto host = MakeHost(0, 1, MakeControl(1));
+  NcclCollectives::Options options =
+      OptionsFor(fake, 0, 1, NewIds(fake), compute.get(), host.get());
   options.layout.set_unshard_mode(v1::RESIDENT);
   EXPECT_EQ(NcclCollectives::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
   options.layout.set_unshard_mode(v1::SLOTS);
@@ -421,7 +509,7 @@ TEST(NcclCollectivesTest, RefusesWhatCannotWork) {
   EXPECT_EQ(NcclCollectives::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
 
   Rank rank;
-  ASSERT_TRUE(Join(fake, 0, 1, NewIds(fake), &rank).ok());
+  ASSERT_TRUE(Join(fake, 0, 1, NewIds(fake), MakeControl(1), &rank).ok());
   const absl::Status status =
       rank.collectives
           ->AllGather({.slot = 0, .shard = rank.shard.data(), .shard_numel = kShard + 1}, nullptr,

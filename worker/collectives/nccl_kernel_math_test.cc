@@ -87,7 +87,8 @@ TEST(NcclKernelMathTest, AveragesAsTheCpuDoes) {
   }
 }
 
-void ExpectUpdatesLike(OptimizerKind kind) {
+template <typename Copy>
+void ExpectUpdatesLike(OptimizerKind kind, DType copy_dtype, bool decay) {
   constexpr int kNumel = 1000;
   std::vector<float> gradient(kNumel), parameter(kNumel), m(kNumel), v(kNumel);
   for (int i = 0; i < kNumel; ++i) {
@@ -101,12 +102,12 @@ void ExpectUpdatesLike(OptimizerKind kind) {
   const OptimizerOptions options = {.kind = kind};
   const UpdateStep step = {.update = 7, .learning_rate = 3e-3, .gradient_scale = 0.3};
   const UpdateRun arrays = {.numel = kNumel,
-                            .decay = true,
+                            .decay = decay,
                             .gradient = gradient.data(),
                             .parameter = new_parameter.data(),
                             .state = {new_m.data(), new_v.data()},
                             .copy = copy.data(),
-                            .copy_dtype = v1::BFLOAT16};
+                            .copy_dtype = copy_dtype};
   const AdamWRun run = AdamWRunOf(options, step, arrays);
   UpdateElements(options, step, arrays);
   for (int i = 0; i < kNumel; ++i) {
@@ -114,13 +115,17 @@ void ExpectUpdatesLike(OptimizerKind kind) {
     EXPECT_EQ(got.parameter, new_parameter[i]) << i;
     EXPECT_EQ(got.exp_avg, new_m[i]) << i;
     EXPECT_EQ(got.exp_avg_sq, new_v[i]) << i;
-    EXPECT_EQ(BFloat16Format::Store(got.parameter), copy[i]) << i;
+    EXPECT_EQ(Copy::Store(got.parameter), copy[i]) << i;
   }
 }
 
 TEST(NcclKernelMathTest, UpdatesAsTheCpuDoes) {
-  ExpectUpdatesLike(OptimizerKind::kAdamW);
-  ExpectUpdatesLike(OptimizerKind::kAdam);
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam}) {
+    for (const bool decay : {false, true}) {
+      ExpectUpdatesLike<BFloat16Format>(kind, v1::BFLOAT16, decay);
+      ExpectUpdatesLike<Float16Format>(kind, v1::FLOAT16, decay);
+    }
+  }
 }
 
 }  // namespace

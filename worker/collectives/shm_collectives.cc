@@ -317,6 +317,12 @@ absl::StatusOr<Event> ShmCollectives::AcquireGradient(int unit, int gradient_slo
   return Start(std::make_shared<AcquireOperation>(this, unit, slot, ++tenancy_[slot]));
 }
 
+absl::Status ShmCollectives::ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                                          Stream* /*stream*/) {
+  std::memset(static_cast<char*>(Gradient(gradient_slot)) + offset_bytes, 0, bytes);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, Stream* /*stream*/,
                                                     OpTiming* timing) {
   const uint64_t tag = Issue(Kind::kReduce, op.unit);

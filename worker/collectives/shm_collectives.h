@@ -47,6 +47,8 @@ class ShmCollectives final : public Collectives {
   void ReleaseUnsharded(int slot) override;
   void PublishShard(int unit) override;
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
+  absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
+                            Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
   absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,

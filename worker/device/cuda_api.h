@@ -60,6 +60,10 @@ struct CudaApi {
                           CudaEventHandle end) = nullptr;
   int (*memcpy_async)(void* to, const void* from, size_t bytes,
                       CudaStreamHandle stream) = nullptr;  // either side host or device
+  int (*memset_async)(void* memory, int byte, size_t bytes, CudaStreamHandle stream) = nullptr;
+  // So that kernels may use the host's memory by its own address.
+  int (*host_register)(void* memory, size_t bytes) = nullptr;
+  int (*host_unregister)(void* memory) = nullptr;
   // Our kernels.
   int (*cast)(const CastRun& run, CudaStreamHandle stream) = nullptr;
   int (*average)(const AverageRun& run, CudaStreamHandle stream) = nullptr;

@@ -40,6 +40,18 @@ absl::Status PollUntil(const CudaWait& wait, absl::FunctionRef<absl::StatusOr<bo
   }
 }
 
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Create(const CudaApi* api,
+                                                                           int device, void* memory,
+                                                                           int64_t bytes) {
+  TESSERA_RETURN_IF_ERROR(CudaError(*api, api->set_device(device), "cudaSetDevice", device));
+  TESSERA_RETURN_IF_ERROR(CudaError(*api, api->host_register(memory, bytes),
+                                    absl::StrCat("cudaHostRegister of ", bytes, " bytes"), device));
+  return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(api, memory));
+}
+
+// There is nobody to tell of an error.
+RegisteredMemory::~RegisteredMemory() { api_->host_unregister(memory_); }
+
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(Options options) {
   TESSERA_RETURN_IF_ERROR(
       ErrorOn(options, options.api->set_device(options.device), "cudaSetDevice"));

@@ -40,6 +40,22 @@ struct CudaWait {
 absl::Status PollUntil(const CudaWait& wait, absl::FunctionRef<absl::StatusOr<bool>()> passed,
                        absl::string_view what);
 
+// Host memory that kernels may use by its address, until it goes.
+class RegisteredMemory {
+ public:
+  // INTERNAL, RESOURCE_EXHAUSTED: as CudaError; INTERNAL also where the GPU cannot do so. `memory`
+  // outlives it.
+  static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Create(const CudaApi* api, int device,
+                                                                  void* memory, int64_t bytes);
+  ~RegisteredMemory();
+
+ private:
+  RegisteredMemory(const CudaApi* api, void* memory) : api_(api), memory_(memory) {}
+
+  const CudaApi* const api_;
+  void* const memory_;
+};
+
 class CudaEvent;
 
 class CudaStream final : public Stream {

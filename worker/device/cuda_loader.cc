@@ -129,6 +129,18 @@ void FillNccl(CudaApi* api) {
   };
 }
 
+// Refused where a GPU sees the memory under another address than the host.
+int RegisterHost(void* memory, size_t bytes) {
+  const cudaError_t registered =
+      cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (registered != cudaSuccess) return registered;
+  void* seen = nullptr;
+  cudaError_t result = cudaHostGetDevicePointer(&seen, memory, 0);
+  if (result == cudaSuccess && seen != memory) result = cudaErrorNotSupported;
+  if (result != cudaSuccess) cudaHostUnregister(memory);
+  return result;
+}
+
 void FillCuda(CudaApi* api) {
   api->error_string = [](int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); };
   api->set_device = [](int device) -> int { return cudaSetDevice(device); };
@@ -157,6 +169,11 @@ void FillCuda(CudaApi* api) {
   api->memcpy_async = [](void* to, const void* from, size_t bytes, CudaStreamHandle stream) -> int {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Stream(stream));
   };
+  api->memset_async = [](void* memory, int byte, size_t bytes, CudaStreamHandle stream) -> int {
+    return cudaMemsetAsync(memory, byte, bytes, Stream(stream));
+  };
+  api->host_register = RegisterHost;
+  api->host_unregister = [](void* memory) -> int { return cudaHostUnregister(memory); };
   api->cast = LaunchCast;
   api->average = LaunchAverage;
   api->adamw = LaunchAdamW;

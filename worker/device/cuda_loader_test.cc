@@ -13,6 +13,14 @@ TEST(CudaLoaderTest, SaysThatThereIsNoDriver) {
   EXPECT_EQ(DescribeDevices(), std::string(gpus.status().message()) + ": computing on the CPU");
 }
 
+TEST(CudaLoaderTest, AJobForGpusEndsWithoutADriver) {
+  if (CountGpus().ok()) GTEST_SKIP() << "this machine has a GPU";
+  const absl::Status status = OpenGpu(0, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "the job's device is cuda: no NVIDIA driver; give the job device auto or cpu");
+}
+
 TEST(CudaLoaderTest, NamesTheLibraryThatIsNotThere) {
   CudaApi api;
   const absl::Status status = LoadNccl({.nccl_library = "/nowhere/libnccl.so.2"}, &api);

@@ -92,10 +92,12 @@ void FillCuda(CudaApi& api) {
   };
 }
 
+// `device_regions`: those of `regions` that the GPU itself has to reach.
 int EnqueueWork(const char* label, CudaStreamHandle stream, std::vector<Region> regions,
-                std::function<void()> run) {
+                const std::vector<Region>& device_regions, std::function<void()> run) {
   MutexLock lock(world->mutex);
   if (world->Enter(label)) return kFakeCudaError;
+  world->CheckMemory(device_regions, label);
   world->Enqueue(
       world->Find(stream),
       {.label = label, .host = {}, .regions = std::move(regions), .run = std::move(run)});
@@ -109,17 +111,51 @@ Region Write(const void* memory, int64_t bytes) {
   return {static_cast<const char*>(memory), bytes, true};
 }
 
+void RunAdamW(const AdamWRun& run) {
+  for (int64_t i = 0; i < run.numel; ++i) {
+    const AdamWElement now =
+        UpdateElement(run, run.gradient[i], {run.parameter[i], run.exp_avg[i], run.exp_avg_sq[i]});
+    run.parameter[i] = now.parameter;
+    run.exp_avg[i] = now.exp_avg;
+    run.exp_avg_sq[i] = now.exp_avg_sq;
+    if (run.copy == nullptr) continue;
+    WithKernelFormat(run.copy_dtype, [&](auto copy) {
+      using Copy = decltype(copy);
+      static_cast<typename Copy::Stored*>(run.copy)[i] = Copy::Store(now.parameter);
+    });
+  }
+}
+
 void FillKernels(CudaApi& api) {
   api.memcpy_async = [](void* to, const void* from, size_t bytes, CudaStreamHandle stream) {
     const int64_t length = static_cast<int64_t>(bytes);
-    return EnqueueWork("cudaMemcpyAsync", stream, {Read(from, length), Write(to, length)},
+    return EnqueueWork("cudaMemcpyAsync", stream, {Read(from, length), Write(to, length)}, {},
                        [=] { std::memcpy(to, from, bytes); });
+  };
+  api.memset_async = [](void* memory, int byte, size_t bytes, CudaStreamHandle stream) {
+    const std::vector<Region> regions = {Write(memory, static_cast<int64_t>(bytes))};
+    return EnqueueWork("cudaMemsetAsync", stream, regions, regions,
+                       [=] { std::memset(memory, byte, bytes); });
+  };
+  api.host_register = [](void* memory, size_t bytes) {
+    MutexLock lock(world->mutex);
+    if (world->Enter("cudaHostRegister")) return kFakeCudaError;
+    if (!world->registered.emplace(memory, static_cast<int64_t>(bytes)).second) {
+      world->Violate("host memory is registered twice");
+    }
+    return kCudaSuccess;
+  };
+  api.host_unregister = [](void* memory) {
+    MutexLock lock(world->mutex);
+    const bool fail = world->Enter("cudaHostUnregister");
+    if (world->registered.erase(memory) == 0) world->Violate("cudaHostUnregister of nothing");
+    return fail ? kFakeCudaError : kCudaSuccess;
   };
   api.cast = [](const CastRun& run, CudaStreamHandle stream) {
     const std::vector<Region> regions = {
         Read(run.in, run.numel * KernelDTypeBytes(run.in_dtype)),
         Write(run.out, run.numel * KernelDTypeBytes(run.out_dtype))};
-    return EnqueueWork("the cast kernel", stream, regions, [run] {
+    return EnqueueWork("the cast kernel", stream, regions, regions, [run] {
       WithKernelFormat(run.in_dtype, [&](auto in) {
         WithKernelFormat(run.out_dtype, [&](auto out) {
           using In = decltype(in);
@@ -135,7 +171,7 @@ void FillKernels(CudaApi& api) {
   api.average = [](const AverageRun& run, CudaStreamHandle stream) {
     const std::vector<Region> regions = {Read(run.in, run.numel * KernelDTypeBytes(run.in_dtype)),
                                          Write(run.shard, run.numel * 4)};
-    return EnqueueWork("the average kernel", stream, regions, [run] {
+    return EnqueueWork("the average kernel", stream, regions, regions, [run] {
       WithKernelFormat(run.in_dtype, [&](auto in) {
         using In = decltype(in);
         for (int64_t i = 0; i < run.numel; ++i) {
@@ -148,17 +184,12 @@ void FillKernels(CudaApi& api) {
   };
   api.adamw = [](const AdamWRun& run, CudaStreamHandle stream) {
     const int64_t bytes = run.numel * 4;
-    const std::vector<Region> regions = {Read(run.gradient, bytes), Write(run.parameter, bytes),
-                                         Write(run.exp_avg, bytes), Write(run.exp_avg_sq, bytes)};
-    return EnqueueWork("the AdamW kernel", stream, regions, [run] {
-      for (int64_t i = 0; i < run.numel; ++i) {
-        const AdamWElement now = UpdateElement(
-            run, run.gradient[i], {run.parameter[i], run.exp_avg[i], run.exp_avg_sq[i]});
-        run.parameter[i] = now.parameter;
-        run.exp_avg[i] = now.exp_avg;
-        run.exp_avg_sq[i] = now.exp_avg_sq;
-      }
-    });
+    std::vector<Region> regions = {Read(run.gradient, bytes), Write(run.parameter, bytes),
+                                   Write(run.exp_avg, bytes), Write(run.exp_avg_sq, bytes)};
+    if (run.copy != nullptr) {
+      regions.push_back(Write(run.copy, run.numel * KernelDTypeBytes(run.copy_dtype)));
+    }
+    return EnqueueWork("the AdamW kernel", stream, regions, regions, [run] { RunAdamW(run); });
   };
 }
 
@@ -184,7 +215,8 @@ void FillNccl(CudaApi& api) {
   api.nccl_mem_alloc = [](void** memory, size_t bytes) {
     MutexLock lock(world->mutex);
     if (world->Enter("ncclMemAlloc")) return kFakeNcclError;
-    *memory = *world->memory.insert(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)).first;
+    *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    world->memory.emplace(*memory, static_cast<int64_t>(bytes));
     return kNcclSuccess;
   };
   api.nccl_mem_free = [](void* memory) {
@@ -274,6 +306,17 @@ int FakeCuda::Count(const std::string& call) const {
   return static_cast<int>(std::count(all.begin(), all.end(), call));
 }
 
+void FakeCuda::RequireDeviceMemory() {
+  MutexLock lock(world_->mutex);
+  world_->require_device_memory = true;
+}
+
+void FakeCuda::TouchByHost(int device, const void* memory, int64_t bytes, bool write,
+                           const std::string& label) {
+  MutexLock lock(world_->mutex);
+  world_->TouchByHost(device, {static_cast<const char*>(memory), bytes, write}, label);
+}
+
 void FakeCuda::Touch(CudaStreamHandle stream, const void* memory, int64_t bytes, bool write,
                      const std::string& label) {
   MutexLock lock(world_->mutex);
@@ -290,8 +333,15 @@ std::vector<std::string> FakeCuda::violations() const {
 int FakeCuda::live() const {
   MutexLock lock(world_->mutex);
   return static_cast<int>(world_->streams.size() + world_->events.size() + world_->memory.size() +
-                          world_->comms.size()) +
+                          world_->registered.size() + world_->comms.size()) +
          world_->live_registrations;
+}
+
+int64_t FakeCuda::allocated_bytes() const {
+  MutexLock lock(world_->mutex);
+  int64_t bytes = 0;
+  for (const auto& [memory, length] : world_->memory) bytes += length;
+  return bytes;
 }
 
 }  // namespace tessera

@@ -46,13 +46,23 @@ class FakeCuda {
   // Every communicator's nccl_comm_get_async_error says this from now on.
   void SetAsyncError(int result);
 
+  // From now on a kernel, copy or memset that touches neither device memory nor registered host
+  // memory is a violation. (Copies may use any host memory.)
+  void RequireDeviceMemory();
+
+  // The host itself reads or writes memory, now, after all that its waits have seen.
+  void TouchByHost(int device, const void* memory, int64_t bytes, bool write,
+                   const std::string& label);
+
   // Puts work of a workload on a stream that reads or writes memory.
   void Touch(CudaStreamHandle stream, const void* memory, int64_t bytes, bool write,
              const std::string& label);
 
   std::vector<std::string> violations() const;
-  // Streams, events, memory, communicators and registrations that nobody has freed.
+  // Streams, events, device memory, communicators and registrations that nobody has freed.
   int live() const;
+  // Of device memory, now.
+  int64_t allocated_bytes() const;
 
   class World;
 

@@ -147,7 +147,7 @@ bool FakeCuda::World::Step(Stream& stream) {
   }
   Join(stream.clock, op.host);
   ++stream.clock[stream.actor];
-  if (op.collective == nullptr) Check(stream, op);
+  if (op.collective == nullptr) Check(op.regions, op.label, stream.actor, stream.clock);
   if (op.run) op.run();
   if (op.record != nullptr) {
     op.record->clock = stream.clock;
@@ -156,20 +156,45 @@ bool FakeCuda::World::Step(Stream& stream) {
   return true;
 }
 
-void FakeCuda::World::Check(Stream& stream, const Op& op) {
-  for (const Region& region : op.regions) {
+void FakeCuda::World::Check(const std::vector<Region>& regions, const std::string& label, int actor,
+                            const VectorClock& clock) {
+  const auto seen = [&](const Access& old) {
+    const auto found = clock.find(old.actor);
+    return found != clock.end() && old.time <= found->second;
+  };
+  for (const Region& region : regions) {
     for (const Access& old : accesses) {
       const bool overlap = region.begin < old.region.begin + old.region.bytes &&
                            old.region.begin < region.begin + region.bytes;
-      if (!overlap || !(region.write || old.region.write) || old.actor == stream.actor) continue;
-      if (old.time > stream.clock[old.actor]) {
-        Violate(absl::StrCat(op.label, region.write ? " writes" : " reads", " what ", old.label,
-                             old.region.write ? " writes" : " reads", " with no order between"));
-      }
+      if (!overlap || !(region.write || old.region.write) || old.actor == actor) continue;
+      if (seen(old)) continue;
+      Violate(absl::StrCat(label, region.write ? " writes" : " reads", " what ", old.label,
+                           old.region.write ? " writes" : " reads", " with no order between"));
     }
   }
-  for (const Region& region : op.regions) {
-    accesses.push_back({region, stream.actor, stream.clock[stream.actor], op.label});
+  for (const Region& region : regions) {
+    accesses.push_back({region, actor, clock.at(actor), label});
+  }
+}
+
+void FakeCuda::World::TouchByHost(int device, const Region& region, const std::string& label) {
+  const int actor = -1 - device;
+  ++hosts[device][actor];
+  Check({region}, label, actor, hosts[device]);
+}
+
+void FakeCuda::World::CheckMemory(const std::vector<Region>& regions, const std::string& label) {
+  if (!require_device_memory) return;
+  for (const Region& region : regions) {
+    const auto inside = [&](const std::pair<void* const, int64_t>& block) {
+      const char* begin = static_cast<const char*>(block.first);
+      return begin <= region.begin && region.begin + region.bytes <= begin + block.second;
+    };
+    if (region.bytes == 0 || std::any_of(memory.begin(), memory.end(), inside) ||
+        std::any_of(registered.begin(), registered.end(), inside)) {
+      continue;
+    }
+    Violate(absl::StrCat(label, " touches memory that the GPU cannot"));
   }
 }
 
@@ -194,7 +219,7 @@ void FakeCuda::World::Meet(Rendezvous& meeting) {
     Stream& stream = *arrival.first;
     Join(stream.clock, stream.queue.front().host);
     ++stream.clock[stream.actor];
-    Check(stream, stream.queue.front());
+    Check(stream.queue.front().regions, stream.queue.front().label, stream.actor, stream.clock);
     Join(all, stream.clock);
     parts.push_back(arrival.second.get());
   }

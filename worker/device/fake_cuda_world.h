@@ -135,6 +135,15 @@ class FakeCuda::World {
 
   Comm* FindComm(NcclComm handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  // Accesses of an actor whose clock is `clock`, held against all earlier ones and remembered.
+  void Check(const std::vector<Region>& regions, const std::string& label, int actor,
+             const VectorClock& clock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TouchByHost(int device, const Region& region, const std::string& label)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Reported where it has to be device memory.
+  void CheckMemory(const std::vector<Region>& regions, const std::string& label)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
   int AbortComm(NcclComm handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   struct Place {
@@ -157,7 +166,9 @@ class FakeCuda::World {
   std::vector<std::string> violations ABSL_GUARDED_BY(mutex);
   std::set<Stream*> streams ABSL_GUARDED_BY(mutex);
   std::set<FakeEvent*> events ABSL_GUARDED_BY(mutex);
-  std::set<void*> memory ABSL_GUARDED_BY(mutex);
+  std::map<void*, int64_t> memory ABSL_GUARDED_BY(mutex);      // device memory: bytes by address
+  std::map<void*, int64_t> registered ABSL_GUARDED_BY(mutex);  // likewise of the host's
+  bool require_device_memory ABSL_GUARDED_BY(mutex) = false;
   std::set<Comm*> comms ABSL_GUARDED_BY(mutex);
   std::map<std::string, int> joined ABSL_GUARDED_BY(mutex);  // ranks by id
   // By device: what its host thread has waited for.
@@ -166,8 +177,6 @@ class FakeCuda::World {
  private:
   // Does the head of the queue; false where it has to wait.
   bool Step(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-
-  void Check(Stream& stream, const Op& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Does the collectives to which every rank has come.
   bool MeetAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -11,6 +11,12 @@ const float* Float32Parameters::Widen(int key, const TensorView& view) {
   return values.data();
 }
 
+int64_t Float32Parameters::bytes() const {
+  size_t bytes = 0;
+  for (const auto& [key, values] : values_) bytes += values.capacity() * sizeof(float);
+  return static_cast<int64_t>(bytes);
+}
+
 GradientTarget Float32Gradients::Open(int key, const GradientSlot& slot) {
   if (slot.view.dtype == v1::FLOAT32) return {slot.view.as<float>(), slot.accumulate};
   Pending& pending = pending_[key];
@@ -19,6 +25,12 @@ GradientTarget Float32Gradients::Open(int key, const GradientSlot& slot) {
   pending.open = true;
   pending.values.resize(slot.view.numel);
   return {pending.values.data(), again};
+}
+
+int64_t Float32Gradients::bytes() const {
+  size_t bytes = 0;
+  for (const auto& [key, pending] : pending_) bytes += pending.values.capacity() * sizeof(float);
+  return static_cast<int64_t>(bytes);
 }
 
 void Float32Gradients::Store() {

@@ -12,6 +12,7 @@
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_FLOAT32_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_FLOAT32_H_
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -25,6 +26,8 @@ class Float32Parameters {
  public:
   // `key` names the parameter; what it gave is valid until the next Widen of the same key.
   const float* Widen(int key, const TensorView& view);
+  // Of all stand-ins.
+  int64_t bytes() const;
 
  private:
   std::map<int, std::vector<float>> values_;
@@ -38,6 +41,7 @@ class Float32Gradients {
   // Rounds what was computed since the last Store into the slots that were given, or adds it to
   // them.
   void Store();
+  int64_t bytes() const;
 
  private:
   struct Pending {

@@ -76,6 +76,7 @@ class GptModel::Impl {
     Region counted(nullptr);
     Place(counted);
     const size_t bytes = static_cast<size_t>(counted.used()) * sizeof(float);
+    activation_bytes_ = static_cast<int64_t>(bytes);
     memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
     if (memory_ == nullptr) {
       return absl::ResourceExhaustedError(
@@ -131,6 +132,7 @@ class GptModel::Impl {
   }
 
   const GptShape& shape() const { return shape_; }
+  int64_t activation_bytes() const { return activation_bytes_; }
 
  private:
   absl::Status MakeLayers() {
@@ -283,6 +285,7 @@ class GptModel::Impl {
   std::optional<LinearLayer> head_;
   std::optional<CrossEntropyLayer> cross_entropy_;
 
+  int64_t activation_bytes_ = 0;
   std::unique_ptr<float, FreeMemory> memory_;  // everything below lies in it
   std::vector<BlockActivations> blocks_;
   float* output_ = nullptr;  // the residual stream after the last block
@@ -326,6 +329,8 @@ GptModel::GptModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GptModel::~GptModel() = default;
 
 const GptShape& GptModel::shape() const { return impl_->shape(); }
+
+int64_t GptModel::activation_bytes() const { return impl_->activation_bytes(); }
 
 absl::Status GptModel::EmbedForward(const RootTensors& root, absl::Span<const int32_t> tokens) {
   return impl_->EmbedForward(root, tokens);

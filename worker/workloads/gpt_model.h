@@ -91,6 +91,8 @@ class GptModel {
   ~GptModel();
 
   const GptShape& shape() const;
+  // Of that region: what coordinator/gpt_activations.h forecasts.
+  int64_t activation_bytes() const;
 
   // `tokens` and `targets`: sequences x context of them, sequence after sequence, each below vocab;
   // a target below 0 does not count. INVALID_ARGUMENT otherwise.

@@ -1,0 +1,42 @@
+// All that the coordinator knows of one job. Only the coordinator has any.
+#ifndef TESSERA_COORDINATOR_JOB_ENTRY_H_
+#define TESSERA_COORDINATOR_JOB_ENTRY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "coordinator/event_log.h"
+#include "coordinator/job.h"
+#include "coordinator/planned_job.h"
+#include "coordinator/stats_store.h"
+#include "coordinator/step_rate.h"
+#include "coordinator/verdict.h"
+#include "tessera/v1/job.pb.h"
+
+namespace tessera {
+
+struct JobEntry {
+  JobEntry(JobLifecycle lifecycle_in, Verdict::Options verdict_options)
+      : lifecycle(std::move(lifecycle_in)), verdict(verdict_options) {}
+  int64_t id = 0;  // order of age
+  JobLifecycle lifecycle;
+  std::string request_id;
+  std::shared_ptr<const v1::JobSpec> spec;  // resolved
+  std::shared_ptr<const PlannedJob> planned;
+  bool reserved = false;    // a host was chosen
+  bool all_joined = false;  // deadline is then for getting ready
+  absl::Time deadline;      // steady time
+  Verdict verdict;
+  std::shared_ptr<EventLog> events;
+  StepRate rate;
+  int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
+  std::optional<StatsStore> stats;  // of the present generation
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_JOB_ENTRY_H_

@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/dtype.h"
+#include "common/mixed_precision.h"
 #include "coordinator/job_planner.h"
 #include "tests/golden/golden_cases.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
 namespace {
@@ -85,6 +87,27 @@ std::string Inputs(const v1::Plan& plan, const std::string& fed) {
   return absl::StrCat("root ", seen(""), "\ninner ", seen("inner"));
 }
 
+// What ranks' gradients are divided by before and after they are summed.
+std::string Factors(const JsonObject& outcome) {
+  std::string text;
+  for (const JsonValue& row : Member(outcome, "factors").list_value().values()) {
+    const auto& values = row.list_value().values();
+    absl::StrAppend(&text, values[0].number_value(), ": ", values[1].number_value(), " ",
+                    values[2].number_value(), "\n");
+  }
+  return text;
+}
+
+std::string Factors(DType reduce, const JsonObject& outcome) {
+  std::string text;
+  for (const JsonValue& row : Member(outcome, "factors").list_value().values()) {
+    const int64_t ranks = Integer(row.list_value().values(0));
+    const DivideFactors factors = DivideFactorsFor(reduce, ranks);
+    absl::StrAppend(&text, ranks, ": ", factors.before, " ", factors.after, "\n");
+  }
+  return text;
+}
+
 // The plan of the case's model with every parameter in `dtype`.
 absl::StatusOr<JobPlan> PlanIn(v1::JobSpec resolved, const std::string& dtype) {
   for (v1::Parameter& parameter :
@@ -105,6 +128,18 @@ std::string Changed(const JsonObject& outcome) {
                       String(outcome, "compute"), "\nreduce ", String(outcome, "reduce"));
 }
 
+// A resolved unit whose original dtype changes comes to what a plan of the new dtype says.
+void CheckChange(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::Unit& planned) {
+  const auto before = ResolveDTypes(v1::FLOAT32, resolved.mixed_precision());
+  ASSERT_TRUE(before.ok()) << golden.Name() << before.status();
+  const auto after =
+      ChangeOriginalDType(*before, planned.original_dtype(), resolved.mixed_precision());
+  ASSERT_TRUE(after.ok()) << golden.Name() << after.status();
+  EXPECT_EQ(after->original, planned.original_dtype()) << golden.Name();
+  EXPECT_EQ(after->param, planned.param_dtype()) << golden.Name();
+  EXPECT_EQ(after->reduce, planned.reduce_dtype()) << golden.Name();
+}
+
 // What the case says, ours and theirs, and what is planned.
 struct Texts {
   std::string actual, expected, theirs;
@@ -119,6 +154,7 @@ Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::P
   if (golden.kind == "changed") {
     const auto changed = PlanIn(resolved, String(golden.line, "new_dtype"));
     if (!changed.ok()) return {changed.status().ToString(), Changed(theirs), Changed(theirs)};
+    CheckChange(golden, resolved, changed->plan.units(0));
     return {Changed(changed->plan.units(0)), Changed(theirs), Changed(theirs)};
   }
   return {Table(plan.units(0)), Table(golden.ours()), Table(theirs)};
@@ -127,6 +163,12 @@ Texts TextsOf(const GoldenCase& golden, const v1::JobSpec& resolved, const v1::P
 TEST(DtypeGoldenTest, UnitsComputeReduceAndKeepGradientsAsTorch) {
   GoldenCounts counts;
   for (const GoldenCase& golden : ReadGoldens("dtypes.jsonl")) {
+    if (golden.kind == "divide") {
+      const DType reduce = *ParseDType(String(golden.line, "reduce"));
+      counts.Compare(golden, Factors(reduce, golden.theirs()), Factors(golden.ours()),
+                     Factors(golden.theirs()));
+      continue;
+    }
     const auto resolved = ResolvedJob(golden, kWorldSize);
     if (!resolved.ok()) {
       counts.Compare(golden, resolved.status().ToString(), "", "");

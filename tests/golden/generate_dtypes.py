@@ -3,14 +3,16 @@
     python tests/golden/generate_dtypes.py        (README.md beside this says in which environment)
 
 Kinds: "table" (one forward and backward of a Linear, every combination), "changed" (the model's
-dtype changes between construction and first use), "buffers", "inputs".
+dtype changes between construction and first use), "buffers", "inputs", "divide" (a sum by ranks).
 """
 
 import collections
 import itertools
 
 import torch
+from fairscale.nn import FullyShardedDataParallel as FairScaleFSDP
 from torch import nn
+from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
@@ -162,7 +164,8 @@ def table_cases():
 
 def changed_cases():
     """pytorch #91192: what is not stated follows the model."""
-    for new, param, reduce in itertools.product(["bf16", "fp16"], ["", "fp64"], ["", "fp64", "fp32"]):
+    news, params, reduces = ["bf16", "fp16"], ["", "fp64"], ["", "fp64", "fp32"]
+    for new, param, reduce in itertools.product(news, params, reduces):
         fsdp = unit(linear("fp32"), precision=precision_of(param, reduce))
         fsdp.to(DTYPES[new])
         # bf16 inputs for the root are cast to param_dtype where there is one.
@@ -248,8 +251,8 @@ class SeeingInner(Seeing):
 
 
 def input_cases():
-    flags = itertools.product(["", "bf16", "fp16", "fp32"], [False, True], [False, True], ["fp32", "bf16"])
-    for param, every, root, fed in flags:
+    params, flag, feeds = ["", "bf16", "fp16", "fp32"], [False, True], ["fp32", "bf16"]
+    for param, every, root, fed in itertools.product(params, flag, flag, feeds):
         model = Seeing(SeeingInner())
         inner = model.inner
         described = Described(model)
@@ -267,8 +270,9 @@ def input_cases():
             "wrap": {"policy": "class", "wrap_classes": ["SeeingInner"]},
             "mixed_precision": spec,
         }
-        made = {"kind": "inputs", "library": "torch", "fed": str(DTYPES[fed]).removeprefix("torch.")}
-        ours = {**theirs, "": [made["fed"], "int64"]}
+        fed = str(DTYPES[fed]).removeprefix("torch.")
+        made = {"kind": "inputs", "library": "torch", "fed": fed}
+        ours = {**theirs, "": [fed, "int64"]}
         if every and not root and theirs != ours:
             made.update({"decided": ["root_inputs_as_documented"], "ours": ours})
         yield {**made, "model": described.spec, "job": job, "theirs": theirs}
@@ -317,9 +321,34 @@ def norm_input_cases():
         }
 
 
+# Section 3.5: ranks, division before and after the sum.
+FACTORS = """
+1 1 1,2 2 1,3 2 1.5,4 2 2,5 2 2.5,6 4 1.5,7 2 3.5,8 4 2,9 2 4.5,10 4 2.5,12 4 3,15 2 7.5,16 4 4,
+24 8 3,32 8 4,48 8 6,64 8 8,96 16 6,100 8 12.5,128 16 8,256 16 16,512 32 16,1024 32 32
+"""
+
+
+def factor_cases():
+    """Torch divides in two steps whatever the dtype."""
+    factors = []
+    for ranks in range(1, 1025):
+        before = int(DefaultState._get_gradient_predivide_factor(ranks))
+        assert before == FairScaleFSDP._get_gradient_predivide_factor(None, ranks)
+        factors.append([ranks, before, ranks / before])
+    for row in FACTORS.replace("\n", "").split(","):
+        assert [float(number) for number in row.split()] in factors
+    once = {"factors": [[ranks, 1, ranks] for ranks, _, _ in factors]}
+    for reduce in ["fp16", "fp32", "bf16"]:
+        made = {"kind": "divide", "library": "torch", "reduce": reduce}
+        if reduce != "fp16":
+            made.update({"decided": ["one_division"], "ours": once})
+        yield {**made, "theirs": {"factors": factors}}
+
+
 def main():
     libraries.start_ranks(world_size=4)
     cases = [*table_cases(), *changed_cases(), *buffer_cases(), *input_cases(), *norm_input_cases()]
+    cases += factor_cases()
     golden_file.write("dtypes.jsonl", SOURCES, libraries.VERSIONS, cases)
     counts = collections.Counter()
     for made in cases:

@@ -15,6 +15,7 @@ or "intervals": [[first, last, [parameter, first, last], ...], ...] of the unsha
 """
 
 import collections
+import contextlib
 import random
 
 import torch
@@ -62,21 +63,26 @@ class Case:
             tied.w = holder.w
         return root
 
-    def construct(self, rank):
+    def unit(self, mesh, precision):
+        return FSDP(
+            self.module(),
+            sharding_strategy=STRATEGIES[self.strategy],
+            mixed_precision=libraries.mixed_precision(precision),
+            use_orig_params=self.aligned,
+            device_id=torch.device("cpu"),
+            device_mesh=mesh,
+        )
+
+    def construct(self):
         precision = {"param_dtype": self.param} if self.param else None
         mesh = None
         if self.strategy.startswith("hybrid"):
             shape = (self.replicas, self.world_size // self.replicas)
             mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
         try:
-            unit = FSDP(
-                self.module(),
-                sharding_strategy=STRATEGIES[self.strategy],
-                mixed_precision=libraries.mixed_precision(precision),
-                use_orig_params=self.aligned,
-                device_id=torch.device("cpu"),
-                device_mesh=mesh,
-            )
+            # An assertion prints a stack trace besides.
+            with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+                unit = self.unit(mesh, precision)
         except AssertionError as error:
             self.theirs = {"error": f"AssertionError: {error}"}
             return
@@ -177,7 +183,8 @@ def chunk_vectors():
         (110, 8, 14, [0] * 7 + [2]),
     ]:
         expect = {"shard_numel": chunk, "offsets": [0]}
-        case = Case(f"chunks of {numel} over {world_size}", [[numel]], world_size, False, expect=expect)
+        kind = f"chunks of {numel} over {world_size}"
+        case = Case(kind, [[numel]], world_size, False, expect=expect)
         case.pads = pads
         yield case
 
@@ -288,7 +295,7 @@ def main():
         for rank in range(world_size):
             libraries.start_ranks(world_size, rank)
             for case in members:
-                case.construct(rank)
+                case.construct()
     lines = [case.line() for case in cases]
     for case in cases:
         pads = [rank[0] for rank in case.ranks]

@@ -153,7 +153,7 @@ def _annotation(described, module):
 
 def _ignored(root, described, fqns):
     """ignored_states for FQNs, all of modules or all of parameters."""
-    by_fqn = {fqn: module for module in root.modules() for fqn in [described.module_fqn[id(module)]]}
+    by_fqn = {described.module_fqn[id(module)]: module for module in root.modules()}
     if all(fqn in by_fqn for fqn in fqns):
         return [by_fqn[fqn] for fqn in fqns]
     wanted = set(fqns)
@@ -227,9 +227,8 @@ def run_torch(root, described, job, details=False):
                 path = [fqn, info.module_name.replace("_fsdp_wrapped_module.", ""), info.param_name]
                 primary = _relative(described, info.prim_module, info.prim_param_name)
                 ties.setdefault(primary, []).append(".".join(part for part in path if part))
-            dtypes.append(
-                [DTYPE_ENUM[unit._handle._fwd_bwd_param_dtype], DTYPE_ENUM[unit._handle._reduce_dtype]]
-            )
+            both = (unit._handle._fwd_bwd_param_dtype, unit._handle._reduce_dtype)
+            dtypes.append([DTYPE_ENUM[dtype] for dtype in both])
         else:
             dtypes.append(None)
         strategies.append(unit.sharding_strategy.name)

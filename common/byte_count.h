@@ -14,9 +14,9 @@
 
 namespace tessera {
 
-// A decimal number and a unit: B (or none), KiB, MiB, GiB, TiB, PiB, EiB (powers of 1,024), or kB, MB,
-// GB, TB (powers of 1,000). A fraction is allowed, and rounded to a whole byte. INVALID_ARGUMENT: not such
-// a text, negative, or more than 2^63 - 1.
+// A decimal number and a unit: B (or none), KiB, MiB, GiB, TiB, PiB, EiB (powers of 1,024), or kB,
+// MB, GB, TB (powers of 1,000). A fraction is allowed, and rounded to a whole byte.
+// INVALID_ARGUMENT: not such a text, negative, or more than 2^63 - 1.
 absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
 
 // 67108864 as "64 MiB", 1536 as "1.5 KiB", 1000 as "1000 B": the largest unit that leaves at least

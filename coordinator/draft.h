@@ -1,5 +1,6 @@
 // The model of a job that is DRAFT: its ranks build it, and announce each module that they have
-// completed (worker/wrap.h). What has been announced is planned at once; the units in it are sealed.
+// completed (worker/wrap.h). What has been announced is planned at once; the units in it are
+// sealed.
 //
 //   Draft draft(resolved, /*world_size=*/2);
 //   TESSERA_ASSIGN_OR_RETURN(const auto answer, draft.Announce(/*rank=*/0, announcement));

@@ -17,7 +17,8 @@
 //     the tensor stands where it was saved.
 //
 // Headers come from strangers: every text gives a model or an error that names file and tensor, in
-// time and memory proportional to the text and within the limits below. Thread-safety: pure functions of values.
+// time and memory proportional to the text and within the limits below. Thread-safety: pure
+// functions of values.
 #ifndef TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 #define TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 

@@ -22,8 +22,8 @@ struct SafetensorsTensor {
 
 inline constexpr size_t kMaxSafetensorsRank = 32;
 
-// In the header's order. INVALID_ARGUMENT, beginning with the file's name: not in the format, or more
-// than `max_tensors`.
+// In the header's order. INVALID_ARGUMENT, beginning with the file's name: not in the format, or
+// more than `max_tensors`.
 absl::StatusOr<std::vector<SafetensorsTensor>> ReadSafetensorsHeader(const SafetensorsFile& file,
                                                                      int64_t max_tensors);
 

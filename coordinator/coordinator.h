@@ -8,14 +8,13 @@
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
-// the pool that is large enough and runs what the job's workload asks for. A job runs on one host.
-// What breaks a generation fails the job; coordinator/verdict.h says whom it blames.
+// the pool that is large enough and runs what the workload asks for. A job runs on one host. What
+// breaks a generation fails the job; verdict.h says whom it blames.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; the last 10,000 events of a job. State is not
-// kept over a restart.
+// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with it.
 //
-// Thread-safe. Sinks and watchers are called, and plans made, without the lock held and in the
-// order of what they tell; a sink may call back.
+// Thread-safe. Sinks and watchers are called, and plans made, without the lock held, in the order of
+// what they tell; a sink may call back.
 #ifndef TESSERA_COORDINATOR_COORDINATOR_H_
 #define TESSERA_COORDINATOR_COORDINATOR_H_
 
@@ -166,7 +165,6 @@ class Coordinator {
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // With the time that the job still takes.
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
-  // Null where there is no such job, or it has ended.
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_rendezvous.cc

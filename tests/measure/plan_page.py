@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Looks at `tessera plan --output=html` in Chromium: light and dark, at the width of a desk and of a
+"""Looks at `tessera plan --output=html` in Chromium: light and dark, at a desk's width and at a
 phone, and with the keyboard. Writes screenshots, and fails where the page asks for anything, logs
 anything, is wider than its window, or does not follow the keys.
 

@@ -13,8 +13,8 @@
 //
 // Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with it.
 //
-// Thread-safe. Sinks and watchers are called, and plans made, without the lock held, in the order of
-// what they tell; a sink may call back.
+// Thread-safe. Sinks and watchers are called, and plans made, without the lock held, in the order
+// of what they tell; a sink may call back.
 #ifndef TESSERA_COORDINATOR_COORDINATOR_H_
 #define TESSERA_COORDINATOR_COORDINATOR_H_
 

@@ -4,6 +4,7 @@
 #define TESSERA_COORDINATOR_FQN_MATCHER_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"

@@ -7,6 +7,7 @@
 #define TESSERA_COORDINATOR_UNIT_SETTINGS_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -132,8 +132,8 @@ absl::Status Chooser::FindFullPrecision() {
   }
   if (modules > 0) {
     choice_.notes.push_back(
-        absl::StrCat(modules, modules == 1 ? " module of the class " : " modules of the classes ",
-                     absl::StrJoin(classes, ", "),
+        absl::StrCat(modules, modules == 1 ? " module of the class" : " modules of the class",
+                     classes.size() == 1 ? " " : "es ", absl::StrJoin(classes, ", "),
                      modules == 1 ? " is a unit of its own" : " are units of their own",
                      " and out of mixed precision (mixed_precision.ignored_classes)."));
   }

@@ -3,7 +3,6 @@
 // to line. A layer has ten modules, one of them tied to the first layer's.
 //
 //   bazel-bin/tests/measure/plan_measure [MODULES...]      0: Llama-3.1-405B
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job_spec.h"
+#include "common/model_spec.h"
 #include "coordinator/planner.h"
 
 namespace tessera {
@@ -86,6 +86,12 @@ v1::ModelSpec Llama405B() {
 
 int Measure(int64_t modules) {
   const v1::ModelSpec model = modules == 0 ? Llama405B() : ModelOfModules(modules);
+  const auto index = ModelIndex::Create(model);
+  if (!index.ok()) {
+    std::fprintf(stderr, "%s\n", index.status().ToString().c_str());
+    return 1;
+  }
+  const size_t count = index->modules().size();
   for (const std::string policy : {"size", "class", "always", "none"}) {
     v1::JobSpec job;
     job.set_name("measure");
@@ -108,10 +114,14 @@ int Measure(int64_t modules) {
       std::fprintf(stderr, "%s\n", plan.status().ToString().c_str());
       return 1;
     }
+    int64_t numel = 0;
+    for (const v1::Unit& unit : plan->units()) numel += unit.numel();
     std::printf(
-        "modules %lld policy %s units %d seconds %.5f cpu_seconds %.5f cpu_ns/module %.0f\n",
-        static_cast<long long>(modules), policy.c_str(), plan->units_size(), took.count(), cpu,
-        cpu * 1e9 / static_cast<double>(std::max<int64_t>(modules, 1)));
+        "%s numel %lld modules %lld policy %s units %d seconds %.5f cpu_seconds %.5f cpu_ns/module "
+        "%.0f\n",
+        model.name().c_str(), static_cast<long long>(numel), static_cast<long long>(count),
+        policy.c_str(), plan->units_size(), took.count(), cpu,
+        cpu * 1e9 / static_cast<double>(count));
     std::fflush(stdout);
   }
   return 0;

@@ -183,6 +183,11 @@ std::string GpuTable(const v1::Forecast& forecast, Style style) {
   return absl::StrCat("\nBytes on each rank's GPU\n", table.ToString());
 }
 
+std::string PhaseUnit(const v1::PhaseForecast& phase) {
+  if (phase.phase() == v1::PhaseForecast::RESTING) return "-";
+  return phase.unit_fqn().empty() ? std::string("(root)") : phase.unit_fqn();
+}
+
 // Nothing where the forecast has no phases.
 std::string PhasesTable(const v1::Forecast& forecast, Style style) {
   if (forecast.phases().empty()) return "";
@@ -195,14 +200,12 @@ std::string PhasesTable(const v1::Forecast& forecast, Style style) {
                    {"RANK"},
                    {"HOST"}});
   for (const v1::PhaseForecast& phase : forecast.phases()) {
-    std::string unit = phase.unit_fqn().empty() ? "(root)" : phase.unit_fqn();
-    if (phase.phase() == v1::PhaseForecast::RESTING) unit = "-";
-    table.AddRow({absl::AsciiStrToLower(v1::PhaseForecast::Phase_Name(phase.phase())),
-                  ShortenMiddle(unit, style == Style::kNarrow ? kLongestUnit / 2 : kLongestUnit),
-                  Bytes(phase.unsharded_bytes(), style),
-                  Bytes(phase.unsharded_gradient_bytes(), style),
-                  Bytes(phase.activation_bytes(), style), Bytes(phase.rank_bytes(), style),
-                  Bytes(phase.host_bytes(), style)});
+    table.AddRow(
+        {absl::AsciiStrToLower(v1::PhaseForecast::Phase_Name(phase.phase())),
+         ShortenMiddle(PhaseUnit(phase), style == Style::kNarrow ? kLongestUnit / 2 : kLongestUnit),
+         Bytes(phase.unsharded_bytes(), style), Bytes(phase.unsharded_gradient_bytes(), style),
+         Bytes(phase.activation_bytes(), style), Bytes(phase.rank_bytes(), style),
+         Bytes(phase.host_bytes(), style)});
   }
   return absl::StrCat("\nBytes in use at the busiest moment of each phase\n", table.ToString());
 }

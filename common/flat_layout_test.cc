@@ -69,10 +69,10 @@ TEST(FlatLayoutTest, EmptyParametersBesideOthers) {
   const std::vector<int64_t> numels = {3, 0, 5, 0};
   const FlatLayout layout = LayOut(numels, {.shard_align_bytes = 0, .shard_count = 2});
   EXPECT_EQ(layout.offsets, (std::vector<int64_t>{0, 4, 4, 12}));
-  EXPECT_EQ(layout.end, 9);  // nothing is placed at 12
-  EXPECT_EQ(layout.padded_numel, 10);
-  EXPECT_EQ(RecordsOf(layout, numels, 0, 5), (Records{{0, 0, 2}, {2, 0, 0}}));
-  EXPECT_EQ(RecordsOf(layout, numels, 5, 10), (Records{{2, 1, 4}}));
+  EXPECT_EQ(layout.end, 12);  // what is empty is aligned too
+  EXPECT_EQ(layout.padded_numel, 12);
+  EXPECT_EQ(RecordsOf(layout, numels, 0, 6), (Records{{0, 0, 2}, {2, 0, 1}}));
+  EXPECT_EQ(RecordsOf(layout, numels, 6, 12), (Records{{2, 2, 4}}));
 }
 
 TEST(FlatLayoutTest, RecordsOfThreeLinears) {

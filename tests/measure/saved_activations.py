@@ -4,8 +4,8 @@
 
 Needs torch and transformers, which nothing else here does. Prints `BLOCK DTYPE BYTES`. Attention is
 replaced by one operation that saves query, key, value and its output, and dropout by one that saves
-a byte an element, as fused kernels do. coordinator/activations_test.cc holds the forecast's formulas
-against what this printed with torch 2.5.1 and transformers 4.57.3.
+a byte an element, as fused kernels do. coordinator/activations_test.cc holds the forecast's
+formulas against what this printed with torch 2.5.1 and transformers 4.57.3.
 """
 
 import torch

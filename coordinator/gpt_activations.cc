@@ -1,7 +1,6 @@
 #include "coordinator/gpt_activations.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -45,30 +44,31 @@ GptNumels NumelsOf(const v1::ModelSource& model, const v1::ActivationSpec& pass)
   return numels;
 }
 
-// "h.3.ln_1.weight" as ".ln_1.weight": the blocks have one stand-in between them.
-std::string StandInOf(absl::string_view fqn) {
-  if (!absl::StartsWith(fqn, "h.")) return std::string(fqn);
-  const size_t dot = fqn.find('.', 2);
-  return dot == absl::string_view::npos ? std::string(fqn) : std::string(fqn.substr(dot));
-}
-
-// A float32 copy of each parameter and of its gradient whose unit has another dtype.
+// What float32 is kept of parameters and gradients in another dtype: a copy of each of the root's
+// and of its gradient; for all blocks between them one matrix, the largest, and four vectors (of a
+// bias or a norm's weight, of a norm's bias, and of the gradients of the last two).
 int64_t StandInBytes(const v1::Plan& plan, bool attention) {
-  std::map<std::string, int64_t> numels;
-  int64_t bytes = 0;
+  int64_t root = 0, matrix = 0, vector = 0, norm = 0;
   for (const v1::Unit& unit : plan.units()) {
     if (unit.param_dtype() == v1::FLOAT32) continue;
     for (const v1::UnitParameter& parameter : unit.parameters()) {
-      const std::string stand_in = StandInOf(parameter.fqn());
-      if (!numels.emplace(stand_in, parameter.numel()).second) continue;
-      // Attention that is left out asks for no gradients of what comes before the second norm.
-      const bool has_gradient =
-          attention || stand_in[0] != '.' ||
-          !(absl::StartsWith(stand_in, ".ln_1.") || absl::StartsWith(stand_in, ".attn."));
-      bytes += (has_gradient ? 2 : 1) * parameter.numel() * int64_t{sizeof(float)};
+      const std::string& fqn = parameter.fqn();
+      const int64_t numel = parameter.numel();
+      if (!absl::StartsWith(fqn, "h.")) {
+        root += 2 * numel;
+      } else if (!attention &&
+                 (absl::StrContains(fqn, ".ln_1.") || absl::StrContains(fqn, ".attn."))) {
+        continue;  // is not used
+      } else if (parameter.shape_size() > 1) {
+        matrix = std::max(matrix, numel);
+      } else {
+        const bool of_norm = absl::StrContains(fqn, ".ln_");
+        if (of_norm) norm = std::max(norm, numel);
+        vector = std::max(vector, numel);
+      }
     }
   }
-  return bytes;
+  return (root + matrix + vector + 3 * norm) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace

@@ -55,37 +55,51 @@ TEST(GptActivationsTest, TheForecastIsWhatTheModelAllocates) {
   }
 }
 
-// Two blocks and the root pass through stand-ins as the workload passes them.
+// A step of two blocks and the root in bfloat16, as the workload makes it.
 TEST(GptActivationsTest, StandInsForSixteenBitsAreForecastToo) {
-  constexpr char kSmall[] = R"(,"model":{"layers":2,"width":32,"heads":2,"context":8})";
-  const v1::JobSpec job = Job(kSmall);
-  const GptShape shape = ShapeOf(job, 2);
-  std::vector<char> memory(4 * shape.vocab * shape.width);
-  Float32Parameters root_parameters, block_parameters;
-  Float32Gradients root_gradients, block_gradients;
-  const auto pass = [&](const auto& numels, Float32Parameters& parameters,
-                        Float32Gradients& gradients) {
-    for (size_t i = 0; i < numels.size(); ++i) {
+  for (const bool attention : {true, false}) {
+    const std::string small =
+        absl::StrCat(R"(,"model":{"layers":2,"width":32,"heads":2,"context":8,"attention":)",
+                     attention ? "true" : "false", "}");
+    const v1::JobSpec job = Job(small);
+    const GptShape shape = ShapeOf(job, 2);
+    const auto model = GptModel::Create(shape);
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<char> memory(2 * 4 * shape.width * shape.width * 4);
+    Float32Parameters parameters;
+    Float32Gradients gradients;
+    RootTensors root;
+    RootGradients root_gradients;
+    for (int i = 0; i < kRootParameters; ++i) {
       TensorView view;
       view.data = memory.data();
       view.dtype = v1::BFLOAT16;
-      view.numel = numels[i];
-      parameters.Widen(static_cast<int>(i), view);
+      view.numel = RootNumel(shape)[i];
+      root[i] = parameters.Widen(i, view);
       GradientSlot slot;
       slot.view = view;
-      gradients.Open(static_cast<int>(i), slot);
+      root_gradients[i] = gradients.Open(i, slot);
     }
-    gradients.Store();
-  };
-  pass(RootNumel(shape), root_parameters, root_gradients);
-  for (int layer = 0; layer < 2; ++layer) {
-    pass(BlockNumel(shape), block_parameters, block_gradients);
+    BlockTensors block;
+    BlockGradients block_gradients;
+    for (int i = 0; i < kBlockParameters; ++i) {
+      block[i] = {memory.data(), v1::BFLOAT16};
+      if (attention || i > kAttnProjBias) block_gradients[i] = {memory.data(), false, v1::BFLOAT16};
+    }
+    const std::vector<int32_t> tokens(shape.sequences * shape.context, 1);
+    absl::Status status = (*model)->EmbedForward(root, tokens);
+    for (int64_t i = 0; i < 2; ++i) status.Update((*model)->BlockForward(i, block));
+    status.Update((*model)->HeadForward(root, tokens).status());
+    status.Update((*model)->HeadBackward(root, tokens, 1, root_gradients));
+    for (int64_t i = 1; i >= 0; --i) {
+      status.Update((*model)->BlockBackward(i, block, block_gradients));
+    }
+    ASSERT_TRUE(status.ok()) << status;
+    const v1::JobSpec half =
+        Job(absl::StrCat(small, R"(,"mixed_precision":{"param_dtype":"bf16"})"));
+    EXPECT_EQ(Forecast(half, 2).activation_bytes() - Forecast(job, 2).activation_bytes(),
+              parameters.bytes() + gradients.bytes() + (*model)->stand_in_bytes());
   }
-  const int64_t stand_ins = root_parameters.bytes() + block_parameters.bytes() +
-                            root_gradients.bytes() + block_gradients.bytes();
-  const v1::JobSpec half =
-      Job(absl::StrCat(kSmall, R"(,"mixed_precision":{"param_dtype":"bf16"})"));
-  EXPECT_EQ(Forecast(half, 2).activation_bytes() - Forecast(job, 2).activation_bytes(), stand_ins);
 }
 
 }  // namespace

@@ -6,7 +6,10 @@ namespace tessera {
 namespace {
 
 float* Sized(std::vector<float>& memory, int64_t numel) {
-  if (static_cast<int64_t>(memory.size()) < numel) memory.resize(static_cast<size_t>(numel));
+  if (static_cast<int64_t>(memory.size()) < numel) {
+    memory.reserve(static_cast<size_t>(numel));  // no more than that
+    memory.resize(static_cast<size_t>(numel));
+  }
   return memory.data();
 }
 
@@ -40,6 +43,12 @@ GradientTarget BlockFloat32::OpenMatrix(const BlockGradient& gradient, int64_t n
 
 GradientTarget BlockFloat32::OpenVector(const BlockGradient& gradient, int64_t numel, int place) {
   return Open(gradient, numel, vectors_[place]);
+}
+
+int64_t BlockFloat32::bytes() const {
+  size_t numel = matrix_.capacity();
+  for (const std::vector<float>& vector : vectors_) numel += vector.capacity();
+  return static_cast<int64_t>(numel * sizeof(float));
 }
 
 void BlockFloat32::Close(const BlockGradient& gradient, int64_t numel,

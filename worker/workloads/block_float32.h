@@ -52,6 +52,9 @@ class BlockFloat32 {
   // Takes what was written to where it belongs: rounded once, or added.
   static void Close(const BlockGradient& gradient, int64_t numel, const GradientTarget& written);
 
+  // Allocated: what coordinator/gpt_activations.h forecasts for blocks.
+  int64_t bytes() const;
+
  private:
   std::vector<float> matrix_;
   std::array<std::vector<float>, 4> vectors_;

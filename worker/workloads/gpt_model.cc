@@ -134,6 +134,7 @@ class GptModel::Impl {
 
   const GptShape& shape() const { return shape_; }
   int64_t activation_bytes() const { return activation_bytes_; }
+  int64_t stand_in_bytes() const { return float32_.bytes(); }
 
  private:
   absl::Status MakeLayers() {
@@ -350,6 +351,7 @@ GptModel::~GptModel() = default;
 const GptShape& GptModel::shape() const { return impl_->shape(); }
 
 int64_t GptModel::activation_bytes() const { return impl_->activation_bytes(); }
+int64_t GptModel::stand_in_bytes() const { return impl_->stand_in_bytes(); }
 
 absl::Status GptModel::EmbedForward(const RootTensors& root, absl::Span<const int32_t> tokens) {
   return impl_->EmbedForward(root, tokens);

@@ -97,6 +97,8 @@ class GptModel {
   const GptShape& shape() const;
   // Of that region: what coordinator/gpt_activations.h forecasts.
   int64_t activation_bytes() const;
+  // Of float32 that stands in for blocks in another dtype; also forecast there.
+  int64_t stand_in_bytes() const;
 
   // `tokens` and `targets`: sequences x context of them, sequence after sequence, each below vocab;
   // a target below 0 does not count. INVALID_ARGUMENT otherwise.

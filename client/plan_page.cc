@@ -181,9 +181,11 @@ std::string PointsTable(const PlanPageInput& input, const StepMemory& memory) {
 }
 
 std::string Axis(const StepMemory& memory) {
-  const auto forward = std::count_if(
-      memory.points.begin(), memory.points.end(),
-      [](const StepPoint& point) { return point.phase == v1::PhaseForecast::FORWARD; });
+  const auto forward =
+      std::count_if(memory.points.begin(), memory.points.end(), [](const StepPoint& point) {
+        return point.phase == v1::PhaseForecast::RESTING ||
+               point.phase == v1::PhaseForecast::FORWARD;
+      });
   const auto all = static_cast<int64_t>(memory.points.size());
   return HtmlElement("div class=\"axis\" aria-hidden=\"true\"",
                      absl::StrCat("<span style=\"flex:", forward, "\">forward</span>",

@@ -21,8 +21,7 @@
     for (const [key, name] of [["own", "own parameters"], ["hidden", "more modules"]]) {
       const bytes = Number(item.dataset[key] || 0);
       if (bytes > 0 && (module.kids.length > 0 || key === "hidden")) {
-        const colour = key === "own" ? module.colour : "none";
-        module.kids.push({...module, name, label: name, bytes, colour, isUnit: false, kids: [], parent: module, part: true});
+        module.kids.push({...module, name, label: name, bytes, isUnit: false, kids: [], parent: module, part: true});
       }
     }
     return module;
@@ -183,7 +182,7 @@
   const points = [...document.querySelectorAll("#points tbody tr")].map((row) => {
     const [phase, unit, ...figures] = [...row.cells].map((cell) => cell.textContent);
     const labels = [...row.cells].slice(2).map((cell) => cell.dataset.label.toLowerCase());
-    return `${phase} ${unit}: ${figures.map((figure, i) => `${labels[i]} ${figure}`).join(", ")}`;
+    return `${`${phase} ${unit}`.trim()}: ${figures.map((figure, i) => `${labels[i]} ${figure}`).join(", ")}`;
   });
   const readPoint = () => {
     const at = clamp(Number(scrub.value), 0, points.length - 1);

@@ -146,9 +146,9 @@ TEST(PlanPageTest, StaysSmallForAHundredThousandModules) {
 TEST(PlanPageTest, RefusesWhatIsNoModel) {
   const Planned planned = PlanOf(GptJob());
   const v1::ModelSpec empty;
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      PlanPage({empty, planned.plan.plan, planned.plan.layout, planned.plan.forecast, ""})
-          .status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(PlanPage({empty, planned.plan.plan, planned.plan.layout,
+                                                planned.plan.forecast, planned.resolved})
+                                          .status()));
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ std::string PhasesTable(const v1::Forecast& forecast, Style style) {
   return absl::StrCat("\nBytes in use at the busiest moment of each phase\n", table.ToString());
 }
 
-// What is needed and what there is; then what would help.
+// What is needed and what there is. What would help is among the layout's notes.
 std::string FitLines(const v1::Forecast& forecast) {
   if (!forecast.has_fits()) return "";
   std::string verdict = forecast.fits() ? "yes" : "no";
@@ -219,14 +219,7 @@ std::string FitLines(const v1::Forecast& forecast) {
                     FormatByteCount(forecast.fit().needed_bytes()), " of ",
                     FormatByteCount(forecast.fit().device_memory_bytes()));
   }
-  std::string text = WrapText("fits         ", verdict);
-  for (const v1::Remedy& remedy : forecast.fit().remedies()) {
-    absl::StrAppend(
-        &text, WrapText("- ", absl::StrCat(remedy.field(), " ", remedy.value(), ": ", remedy.text(),
-                                           ": ", FormatByteCount(remedy.needed_bytes()),
-                                           remedy.fits() ? ", fits" : ", does not fit")));
-  }
-  return text;
+  return WrapText("fits         ", verdict);
 }
 
 std::string TrafficLines(const v1::Forecast& forecast) {

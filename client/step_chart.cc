@@ -14,6 +14,8 @@ namespace {
 constexpr double kWidth = 1000;
 constexpr double kHeight = 300;
 
+bool IsForward(const StepPoint& point) { return point.phase == v1::PhaseForecast::FORWARD; }
+
 using BytesOf = std::function<int64_t(const StepPoint&)>;
 
 class Chart {
@@ -94,8 +96,7 @@ std::string StepChart(const StepMemory& memory, const std::string& label) {
   add(GradientBytes);
   add([](const StepPoint& point) { return point.activation_bytes; });
   for (size_t i = 1; i < memory.points.size(); ++i) {
-    const bool forward = memory.points[i].phase == v1::PhaseForecast::FORWARD;
-    if (forward != (memory.points[i - 1].phase == v1::PhaseForecast::FORWARD)) {
+    if (IsForward(memory.points[i]) != IsForward(memory.points[i - 1])) {
       absl::StrAppend(&svg, chart.Cut("class=\"cut\"", i));
     }
   }

@@ -36,7 +36,7 @@ def models():
               "children": [block(i, 4096) for i in range(32)]}
     yield "stack", {"name": "a stack of 32 layers", "root": {"class_name": "Model", "children": [
         linear("embed", 32000, 4096), layers, linear("head", 32000, 4096)]}}
-    hostile = "</script><script>window.hit = 1</script><b onclick=\"hit'&"
+    hostile = "</script><script>window['hit'] = 1</script><b onclick=\"hit'&"
     yield "hostile", {"name": hostile, "root": {"class_name": hostile, "children": [
         {"name": hostile, "class_name": hostile, "children": [block(i, 64) for i in range(3)]}]}}
     many = [{"name": f"part_{i}", "class_name": f"Part{i}",
@@ -78,6 +78,8 @@ def use_the_keys(page):
         page.keyboard.press("Escape")
         assert page.locator("#path button").count() >= crumbs, "Escape did not go back"
     page.locator(".tree .row[tabindex='0']").focus()
+    if not page.locator(".tree details").first.evaluate("(d) => d.open"):
+        page.keyboard.press("ArrowRight")
     first = focused(page)
     page.keyboard.press("ArrowDown")
     assert focused(page) != first, "ArrowDown stayed on the tree's first row"

@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
     const v1::FormHost& form, const Host& host, const std::vector<std::string>& program) {
   TESSERA_RETURN_IF_ERROR(CheckForm(form));
   std::unique_ptr<HostWorkers> workers(new HostWorkers(form, host));
-  if (!form.draft()) TESSERA_ASSIGN_OR_RETURN(workers->files_, CreateHostFiles(form));
+  if (!form.draft()) {
+    TESSERA_ASSIGN_OR_RETURN(workers->files_, CreateHostFiles(form));
+  }
   for (const v1::Assignment& assignment : form.assignments()) {
     absl::StatusOr<WorkerProcess> process = WorkerProcess::Spawn(program);
     if (!process.ok()) {

@@ -16,7 +16,9 @@
 //     model.children.push_back(std::move(layers));
 //     TESSERA_RETURN_IF_ERROR(Wrap(builder.get(), model));        // the root seals the plan
 //   }
-//   TESSERA_ASSIGN_OR_RETURN(auto session, Session::Join({.on_end = nullptr, .built = builder}));
+//   Session::Options options;
+//   options.built = builder;
+//   TESSERA_ASSIGN_OR_RETURN(auto session, Session::Join(std::move(options)));
 //
 // Rules (FairScale's enable_wrap, wrap and auto_wrap, with a scope for each builder in place of one
 // for the process):

@@ -77,7 +77,7 @@ def test_run_builds_too(sandbox):
 
 def test_no_process_holds_more_than_its_shards_and_a_unit(sandbox):
     model = int(os.environ.get("TESSERA_TEST_BUILD_BYTES", 256 * MIB))
-    units = 16
+    units = 16 if model < 1024 * MIB else 32  # of 128 MiB at 4 GiB
     numel = model // 4 // units
     job = {**JOB, "steps": 1, "timeouts": {"form": "300s", "collective": "120s"}}
     cluster = Cluster(sandbox, job, units, numel)

@@ -23,8 +23,8 @@ struct StepMemory {
   int64_t reduced_gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t other_bytes = 0;  // undo, step record, padding; buffers and parameters in no unit
-  // Of what the layout planned for whole units, and for one rank's gradients: unsharded, accumulated
-  // and staged, and what stays of units that are resharded.
+  // Of what the layout planned for whole units, and for one rank's gradients: unsharded,
+  // accumulated and staged, and what stays of units that are resharded.
   int64_t planned_unsharded_bytes = 0;
   int64_t planned_gradient_bytes = 0;
   std::vector<StepPoint> points;

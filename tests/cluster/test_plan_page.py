@@ -1,4 +1,4 @@
-"""`tessera plan --output=html`: one page that is whole, needs nothing else, and shows names as text.
+"""`tessera plan --output=html`: one page that is whole, needs nothing else, shows names as text.
 tests/measure/plan_page.py looks at it in a browser."""
 
 import html.parser

@@ -97,7 +97,11 @@ def test_compare_takes_jobs_and_printed_plans(models):
     printed = output(models, "--model=model.json", *BY_CLASS, "--output=json", "--world_size=2")
     (models.directory / "plan.json").write_text(printed, encoding="utf-8")
     job = models.write_job(
-        {"name": "j", "model": {"spec": MODEL}, "wrap": {"policy": "class", "wrap_classes": ["Block"]}}
+        {
+            "name": "j",
+            "model": {"spec": MODEL},
+            "wrap": {"policy": "class", "wrap_classes": ["Block"]},
+        }
     )
     document = json.loads(output(models, f"--compare=plan.json,{job}", "--output=json"))
     assert document["a"]["plan_fingerprint"] == document["b"]["plan_fingerprint"]
@@ -139,7 +143,6 @@ def test_bench_plan_times_a_model_of_its_own(sandbox):
     "flag", ["--modules=1", "--modules=many", "--runs=0", "--world_size=0", "--wrap=often"]
 )
 def test_bench_plan_refuses(sandbox, flag):
-    program = sandbox.tessera("bench", "plan", "--modules=100", flag) if "modules" not in flag else (
-        sandbox.tessera("bench", "plan", flag)
-    )
+    modules = [] if "modules" in flag else ["--modules=100"]
+    program = sandbox.tessera("bench", "plan", *modules, flag)
     refused(sandbox, program, flag.split("=")[0].strip("-").replace("wrap", "wrap.policy"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Looks at `tessera plan --output=html` in Chromium: light and dark, as wide as a desk's screen and
-as a phone's, and with the keyboard. Writes screenshots, and fails where the page asks for anything, logs
-anything, is wider than its window, or does not follow the keys.
+as a phone's, and with the keyboard. Writes screenshots, and fails where the page asks for anything,
+logs anything, is wider than its window, or does not follow the keys.
 
     apt-get install chromium && pip install playwright
     tests/measure/plan_page.py FOLDER        after `bazel build //client:tessera`

@@ -1,13 +1,7 @@
 #!/usr/bin/env python3
-<<<<<<< HEAD
-"""Looks at `tessera plan --output=html` in Chromium: light and dark, at a desk's width and at a
-phone, and with the keyboard. Writes screenshots, and fails where the page asks for anything, logs
-anything, is wider than its window, or does not follow the keys.
-=======
 """Looks at `tessera plan --output=html` in Chromium: light and dark, as wide as a desk's screen and
 as a phone's, and with the keyboard. Writes screenshots, and fails where the page asks for anything,
 logs anything, is wider than its window, or does not follow the keys.
->>>>>>> d24a18524720e5d60ecec9e2cbcef59be5992a9f
 
     apt-get install chromium && pip install playwright
     tests/measure/plan_page.py FOLDER        after `bazel build //client:tessera`

@@ -1,5 +1,6 @@
 // The model of a job that is DRAFT: its ranks build it, and announce each module that they have
-// completed (worker/wrap.h). What has been announced is planned at once; the units in it are sealed.
+// completed (worker/wrap.h). What has been announced is planned at once; the units in it are
+// sealed.
 //
 //   Draft draft(resolved, /*world_size=*/2);
 //   TESSERA_ASSIGN_OR_RETURN(const auto answer, draft.Announce(/*rank=*/0, announcement));
@@ -16,8 +17,8 @@
 //     change of dtype's place among them;
 //   - an announcement that is repeated gets the answer that it got, so a lost answer does no harm;
 //     one that is refused leaves nothing behind;
-//   - a sealed unit never changes: neither what it holds nor how it is cut. What is tied to it later
-//     is refused;
+//   - a sealed unit never changes: neither what it holds nor how it is cut. What is tied to it
+//     later is refused;
 //   - a change of dtype (pytorch #91192) resolves the dtypes of what is sealed again;
 //   - sealed units are left out of what a later policy counts.
 //

@@ -24,8 +24,8 @@ void VisitModules(v1::Module* module, const std::string& fqn,
                   const std::function<bool(const std::string& fqn, v1::Module* module)>& visit);
 
 // What a module must be to be announced, beside what a ModelSpec must be: nested at most
-// kMaxModuleDepth deep, no alias, each name of `sealed` once as a stub, and every tie to a parameter
-// of it. `sealed_unit`: the sealed unit that has a parameter; "(none)" where none has.
+// kMaxModuleDepth deep, no alias, each name of `sealed` once as a stub, and every tie to a
+// parameter of it. `sealed_unit`: the sealed unit that has a parameter; "(none)" where none has.
 // INVALID_ARGUMENT; names the FQNs.
 absl::Status CheckAnnounced(
     const v1::ModuleAnnouncement& announcement,

@@ -55,8 +55,8 @@ absl::StatusOr<SealedUnits> PlanModule(const v1::JobSpec& resolved, int world_si
                                        bool wraps_itself) {
   SealedUnits units;
   if (!HasParameters(module)) {
-    // A model has a parameter, and a unit without any moves nothing: of these only the module itself
-    // is of interest. A root by policy would hold nothing either.
+    // A model has a parameter, and a unit without any moves nothing: of these only the module
+    // itself is of interest. A root by policy would hold nothing either.
     if (wraps_itself || fqn.empty()) units.emplace_back().unit.set_fqn(fqn);
     return units;
   }

@@ -28,10 +28,11 @@ using SealedUnits = std::vector<SealedUnit>;
 // Of wrap what the job says for all units, whatever the policy is.
 void CopyJobsWrap(const v1::JobSpec& resolved, v1::WrapSpec* wrap);
 
-// The units that `wrap` makes of the module `fqn`, which holds no stubs; ties are absolute FQNs, the
-// policy's patterns begin at the module. What no unit holds is in none. `wraps_itself`: the module
-// is a unit, whatever the policy says; the root is one as the job's wrap.root_unit says. What
-// CopyJobsWrap copies and mixed precision are the job's. Errors: as ResolveJobSpec and PlanJob.
+// The units that `wrap` makes of the module `fqn`, which holds no stubs; ties are absolute FQNs,
+// the policy's patterns begin at the module. What no unit holds is in none. `wraps_itself`: the
+// module is a unit, whatever the policy says; the root is one as the job's wrap.root_unit says.
+// What CopyJobsWrap copies and mixed precision are the job's. Errors: as ResolveJobSpec and
+// PlanJob.
 absl::StatusOr<SealedUnits> PlanModule(const v1::JobSpec& resolved, int world_size,
                                        const std::string& fqn, v1::Module module, v1::WrapSpec wrap,
                                        bool wraps_itself);

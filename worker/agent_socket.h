@@ -13,10 +13,10 @@
 //   TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
 //                            ReceiveHandoff(UniqueFd(*env.agent_fd), absl::Seconds(30)));
 //
-// Where the rank builds the model (AgentHello.draft) there are two messages: one without files, from
-// which the rank knows who it is, and the whole one when the plan is sealed; the second is read from
-// the first's agent_socket. Afterwards neither side writes. The socket stays open, and its end of file (POLLHUP) tells a
-// worker that the agent is dead.
+// Where the rank builds the model (AgentHello.draft) there are two messages: one without files,
+// from which the rank knows who it is, and the whole one when the plan is sealed; the second is
+// read from the first's agent_socket. Afterwards neither side writes. The socket stays open, and
+// its end of file (POLLHUP) tells a worker that the agent is dead.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_AGENT_SOCKET_H_
@@ -54,8 +54,8 @@ struct AgentHandoff {
 // The agent's side: sends as much as the socket takes and never waits.
 class HandoffSender {
  public:
-  // `fds`: kHandoffFiles files (of a draft none), then the pidfds. All descriptors are borrowed and must be open
-  // until Send has returned something else than false.
+  // `fds`: kHandoffFiles files (of a draft none), then the pidfds. All descriptors are borrowed and
+  // must be open until Send has returned something else than false.
   HandoffSender(int socket, const v1::AgentHello& hello, std::vector<int> fds);
 
   // True: everything is sent. False: the socket is full; call again when it is writable.

@@ -32,9 +32,9 @@ class KeptShards {
   using Fill = absl::FunctionRef<absl::Status(int parameter, int64_t first, absl::Span<float> out)>;
 
   bool Has(const std::string& unit) const;
-  // Keeps the slice of `rank`, rounded to the unit's original dtype; padding is 0. Shards repeat over
-  // replicas: the slice is number rank modulo the number of shards. RESOURCE_EXHAUSTED: no memory is
-  // left; or as `fill`.
+  // Keeps the slice of `rank`, rounded to the unit's original dtype; padding is 0. Shards repeat
+  // over replicas: the slice is number rank modulo the number of shards. RESOURCE_EXHAUSTED: no
+  // memory is left; or as `fill`.
   absl::Status Keep(const v1::Unit& unit, const v1::UnitLayout& layout, int rank, Fill fill);
   void Round(DType dtype);
   // Copies the slice to `shard` and frees it. INTERNAL: it is not kept, or is another slice.

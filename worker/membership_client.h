@@ -44,8 +44,8 @@ class MembershipClient {
                                               absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::CommunicatorIds> FetchCommunicatorIds(
       const v1::FetchCommunicatorIdsRequest& request, absl::Duration timeout) = 0;
-  // While the rank builds the model. Several threads may call at once. Errors: as MembershipService;
-  // DEADLINE_EXCEEDED after `timeout`.
+  // While the rank builds the model. Several threads may call at once. Errors: as
+  // MembershipService; DEADLINE_EXCEEDED after `timeout`.
   virtual absl::StatusOr<v1::AnnounceModuleResponse> AnnounceModule(
       const v1::AnnounceModuleRequest& /*request*/, absl::Duration /*timeout*/) {
     return absl::UnimplementedError("this line to a coordinator is not for building models");

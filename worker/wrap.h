@@ -1,6 +1,6 @@
 // Wrapping while building: a model too large for any one process is cut into units as it is made.
-// Every rank runs the same program; a module that is wrapped is planned by the coordinator, each rank
-// keeps its slice of the module's values and drops the rest. Values never leave their process.
+// Every rank runs the same program; a module that is wrapped is planned by the coordinator, each
+// rank keeps its slice of the module's values and drops the rest. Values never leave their process.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto builder, WrapBuilder::Connect({}));   // a job with model.built
 //   {

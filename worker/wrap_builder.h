@@ -1,5 +1,5 @@
-// Where wrap.h keeps what a rank has built: its scope, its line to the coordinator and its slices of
-// the sealed units.
+// Where wrap.h keeps what a rank has built: its scope, its line to the coordinator and its slices
+// of the sealed units.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<WrapBuilder> builder, WrapBuilder::Connect({}));
 //
@@ -32,8 +32,8 @@ class WrapBuilder {
     // As Session::Options.on_end, from now on.
     std::function<void(const absl::Status&)> on_end = nullptr;
   };
-  // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD. FAILED_PRECONDITION: no
-  // agent started this process, or the job's model is not built by its ranks (model.built).
+  // Takes the rank that the host's agent hands out through TESSERA_AGENT_FD. FAILED_PRECONDITION:
+  // no agent started this process, or the job's model is not built by its ranks (model.built).
   // DEADLINE_EXCEEDED, UNAVAILABLE: as Session::Join.
   static absl::StatusOr<std::shared_ptr<WrapBuilder>> Connect(Options options);
 

@@ -1,11 +1,11 @@
-// A program whose ranks build their model unit by unit (worker/wrap.h): UNITS blocks of NUMEL elements
-// each and a bias. Says what the process held at most while it built and joined, checks every value,
-// trains for the job's steps with gradients of 1 and checks them again.
+// A program whose ranks build their model unit by unit (worker/wrap.h): UNITS blocks of NUMEL
+// elements each and a bias. Says what the process held at most while it built and joined, checks
+// every value, trains for the job's steps with gradients of 1 and checks them again.
 //
 //   tessera run --job=JOB -- built_model UNITS NUMEL [FAULT]
 //
-// FAULT: what goes wrong on rank 1, for tests: "shape" (its block 1 is shorter), "exit" (ends before
-// block 1), "hang" (never wraps block 1); "tie" on every rank.
+// FAULT: what goes wrong on rank 1, for tests: "shape" (its block 1 is shorter), "exit" (ends
+// before block 1), "hang" (never wraps block 1); "tie" on every rank.
 #include <unistd.h>
 
 #include <algorithm>

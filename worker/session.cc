@@ -78,7 +78,7 @@ absl::StatusOr<GradientSlot> Session::GradientView(int unit, absl::string_view f
   return impl_->GradientView(unit, fqn);
 }
 absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
-                                     Event ready) {
+                                     const Event& ready) {
   return impl_->SubmitGradient(unit, fqn, gradient, ready);
 }
 absl::Status Session::Reduce(int unit, Stream* stream) {

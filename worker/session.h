@@ -152,7 +152,7 @@ class Session {
   // shape of the parameter's view) once `ready` has passed. INVALID_ARGUMENT: another dtype or
   // shape. UNIMPLEMENTED: the job's device is cuda.
   absl::Status SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
-                              Event ready);
+                              const Event& ready);
   // Averages the unit's gradients over all ranks into this rank's gradient shard, adding to what
   // earlier micro-batches of the step left there. Does not wait. Every rank calls it, also one that
   // has no gradient for the unit. In a micro-batch that does not synchronise it keeps the gradients

@@ -14,6 +14,7 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
+#include "worker/workloads/bfloat16_linear.h"
 #include "worker/workloads/gpt_batch.h"
 #include "worker/workloads/gpt_float32.h"
 #include "worker/workloads/gpt_model.h"
@@ -61,23 +62,36 @@ GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
           .attention = !model.has_attention() || model.attention()};
 }
 
+// Whether blocks multiply in bfloat16; says what becomes of parameters that are not float32.
+bool MultipliesBFloat16(const Session& session) {
+  for (const v1::Unit& unit : session.plan().units()) {
+    if (unit.param_dtype() == v1::FLOAT32) continue;
+    const bool multiplies = unit.param_dtype() == v1::BFLOAT16 && CheckBFloat16().ok();
+    if (session.rank() == 0) {
+      LogInfo(multiplies ? "gpt multiplies in bfloat16, and does everything else in float32"
+                         : absl::StrCat("gpt computes in float32 on parameters and gradients in ",
+                                        DTypeName(unit.param_dtype()), ", cast at each use",
+                                        unit.param_dtype() == v1::BFLOAT16
+                                            ? absl::StrCat(": ", CheckBFloat16().message())
+                                            : ""));
+    }
+    return multiplies;
+  }
+  return false;
+}
+
 class GptProgram {
  public:
   static absl::StatusOr<std::unique_ptr<GptProgram>> Create(Session& session,
                                                             OnProgress on_progress) {
     const v1::JobSpec& job = session.job();
     SetComputeThreads(static_cast<int>(job.threads_per_worker()));
-    const GptShape shape = ShapeOf(job, session.world_size());
+    GptShape shape = ShapeOf(job, session.world_size());
+    shape.bfloat16 = MultipliesBFloat16(session);
     TESSERA_ASSIGN_OR_RETURN(TextData text,
                              LoadText(job.data(), job.global_batch(), shape.context));
     TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
-    for (const v1::Unit& unit : session.plan().units()) {
-      if (unit.param_dtype() == v1::FLOAT32 || session.rank() != 0) continue;
-      LogInfo(absl::StrCat("gpt computes in float32 on parameters and gradients in ",
-                           DTypeName(unit.param_dtype()), ", cast at each use"));
-      break;
-    }
     TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
     return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
                                         std::move(model), std::move(on_progress));
@@ -149,9 +163,7 @@ class GptProgram {
 
   absl::StatusOr<double> ForwardAndBackward() {
     TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kForward));
-    TESSERA_ASSIGN_OR_RETURN(
-        const RootTensors root,
-        Tensors<kRootParameters>(units_.root, root_leases, root_leases, root_float32_));
+    TESSERA_ASSIGN_OR_RETURN(const RootTensors root, RootOf(root_leases));
     TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kForward));
     TESSERA_RETURN_IF_ERROR(Backward(root, root_leases));
     return loss_sum;
@@ -162,9 +174,7 @@ class GptProgram {
     for (size_t layer = 0; layer < units_.blocks.size(); ++layer) {
       const GptPart& part = units_.blocks[layer];
       TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, phase));
-      TESSERA_ASSIGN_OR_RETURN(
-          const BlockTensors block,
-          Tensors<kBlockParameters>(part, leases, root_leases, block_float32_));
+      TESSERA_ASSIGN_OR_RETURN(const BlockTensors block, BlockOf(part, leases, root_leases));
       TESSERA_RETURN_IF_ERROR(model_->BlockForward(static_cast<int64_t>(layer), block));
     }
     return model_->HeadForward(root, batch_.targets);
@@ -176,7 +186,7 @@ class GptProgram {
         static_cast<float>(1 / (tokens * static_cast<double>(job_.micro_batches())));
     RootGradients gradients;
     for (const RootParameter parameter : {kWte, kLnFWeight, kLnFBias}) {
-      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(units_.root, parameter));
+      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], RootGradient(parameter));
     }
     TESSERA_RETURN_IF_ERROR(model_->HeadBackward(root, batch_.targets, scale, gradients));
     for (size_t layer = units_.blocks.size(); layer-- > 0;) {
@@ -184,22 +194,23 @@ class GptProgram {
     }
     // Asked for again: wte's gradient from the head is there by now, and the embedding's is added.
     for (const RootParameter parameter : {kWte, kWpe}) {
-      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(units_.root, parameter));
+      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], RootGradient(parameter));
     }
     TESSERA_RETURN_IF_ERROR(model_->EmbedBackward(batch_.tokens, gradients));
+    root_gradients_.Store();
     return Reduce(units_.root);
   }
 
   absl::Status BackwardBlock(size_t layer, const Leases& root_leases) {
     const GptPart& part = units_.blocks[layer];
     TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, Phase::kBackward));
-    TESSERA_ASSIGN_OR_RETURN(const BlockTensors block,
-                             Tensors<kBlockParameters>(part, leases, root_leases, block_float32_));
+    TESSERA_ASSIGN_OR_RETURN(const BlockTensors block, BlockOf(part, leases, root_leases));
     BlockGradients gradients;
     for (int parameter = 0; parameter < kBlockParameters; ++parameter) {
       // A gradient that is not asked for is zero, which is what attention's is when it is left out.
       if (!model_->shape().attention && parameter <= kAttnProjBias) continue;
-      TESSERA_ASSIGN_OR_RETURN(gradients[parameter], Gradient(part, parameter));
+      TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, SlotOf(part, parameter));
+      gradients[parameter] = {slot.view.data, slot.accumulate, slot.view.dtype};
     }
     TESSERA_RETURN_IF_ERROR(model_->BlockBackward(static_cast<int64_t>(layer), block, gradients));
     return Reduce(part);
@@ -213,9 +224,7 @@ class GptProgram {
       TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch({.index = pass, .gradients = false}));
       evaluation_.Fill(pass, session_.rank(), session_.world_size(), batch_);
       TESSERA_ASSIGN_OR_RETURN(const Leases root_leases, Unshard(units_.root, Phase::kEval));
-      TESSERA_ASSIGN_OR_RETURN(
-          const RootTensors root,
-          Tensors<kRootParameters>(units_.root, root_leases, root_leases, root_float32_));
+      TESSERA_ASSIGN_OR_RETURN(const RootTensors root, RootOf(root_leases));
       TESSERA_ASSIGN_OR_RETURN(const double loss_sum, Forward(root, root_leases, Phase::kEval));
       sum_and_count[0] += loss_sum;
       for (const int32_t target : batch_.targets) sum_and_count[1] += target >= 0;
@@ -247,21 +256,34 @@ class GptProgram {
     return leases;
   }
 
-  // The part's parameters, each from the lease of its unit, in float32.
-  template <size_t kCount>
-  absl::StatusOr<std::array<const float*, kCount>> Tensors(const GptPart& part,
-                                                           const Leases& leases,
-                                                           const Leases& root_leases,
-                                                           Float32Parameters& widened) {
-    std::array<const float*, kCount> tensors;
-    for (size_t i = 0; i < kCount; ++i) {
-      const UnitLease* lease = FindLease(leases, part.units[i]);
-      if (lease == nullptr) lease = FindLease(root_leases, part.units[i]);
-      if (lease == nullptr) return absl::InternalError(absl::StrCat(part.fqns[i], " has no lease"));
-      TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease->Parameter(part.fqns[i]));
-      tensors[i] = widened.Widen(static_cast<int>(i), view);
+  // The root's parameters, widened to float32.
+  absl::StatusOr<RootTensors> RootOf(const Leases& leases) {
+    RootTensors tensors;
+    for (int i = 0; i < kRootParameters; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorView view, ViewOf(units_.root, i, leases, leases));
+      tensors[i] = root_float32_.Widen(i, view);
     }
     return tensors;
+  }
+
+  absl::StatusOr<BlockTensors> BlockOf(const GptPart& part, const Leases& leases,
+                                       const Leases& root_leases) {
+    BlockTensors tensors;
+    for (int i = 0; i < kBlockParameters; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorView view, ViewOf(part, i, leases, root_leases));
+      tensors[i] = {view.data, view.dtype};
+    }
+    return tensors;
+  }
+
+  // A parameter, from the lease of its unit.
+  static absl::StatusOr<TensorView> ViewOf(const GptPart& part, int parameter, const Leases& leases,
+                                           const Leases& root_leases) {
+    const UnitLease* lease = FindLease(leases, part.units[parameter]);
+    if (lease == nullptr) lease = FindLease(root_leases, part.units[parameter]);
+    if (lease == nullptr)
+      return absl::InternalError(absl::StrCat(part.fqns[parameter], " has no lease"));
+    return lease->Parameter(part.fqns[parameter]);
   }
 
   static const UnitLease* FindLease(const Leases& leases, int unit) {
@@ -271,18 +293,16 @@ class GptProgram {
     return nullptr;
   }
 
-  absl::StatusOr<GradientTarget> Gradient(const GptPart& part, int parameter) {
-    TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot,
-                             session_.GradientView(part.units[parameter], part.fqns[parameter]));
-    return GradientsOf(part).Open(parameter, slot);
+  absl::StatusOr<GradientSlot> SlotOf(const GptPart& part, int parameter) {
+    return session_.GradientView(part.units[parameter], part.fqns[parameter]);
   }
 
-  Float32Gradients& GradientsOf(const GptPart& part) {
-    return &part == &units_.root ? root_gradients_ : block_gradients_;
+  absl::StatusOr<GradientTarget> RootGradient(int parameter) {
+    TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, SlotOf(units_.root, parameter));
+    return root_gradients_.Open(parameter, slot);
   }
 
   absl::Status Reduce(const GptPart& part) {
-    GradientsOf(part).Store();
     for (const int unit : part.reduces) TESSERA_RETURN_IF_ERROR(session_.Reduce(unit));
     return absl::OkStatus();
   }
@@ -297,9 +317,8 @@ class GptProgram {
   const EvaluationWindows evaluation_;
   GptBatch batch_;
   Throughput throughput_;
-  // Root and block have keys of their own; a block's are used by one block at a time.
-  Float32Parameters root_float32_, block_float32_;
-  Float32Gradients root_gradients_, block_gradients_;
+  Float32Parameters root_float32_;
+  Float32Gradients root_gradients_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
-// float32 stand-ins for parameters and gradients that a unit has in a 16-bit dtype. The layers
-// compute in float32: a parameter is widened when its unit is used, a gradient is rounded once,
-// when all of it is there.
+// float32 stand-ins for the root's parameters and gradients that its unit has in a 16-bit dtype.
+// The layers compute in float32: a parameter is widened when its unit is used, a gradient is
+// rounded once, when all of it is there, and that of the token embedding has two parts. Blocks need
+// none of this (block_float32.h).
 //
 //   Float32Parameters parameters;
 //   const float* weight = parameters.Widen(0, view);  // the view's own memory if it is float32

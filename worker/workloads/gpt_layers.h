@@ -48,6 +48,9 @@ class LinearLayer {
   absl::Status BackwardParameters(const float* input, const float* output_gradient,
                                   GradientTarget weight, GradientTarget bias);
 
+  int64_t weight_numel() const { return options_.in * options_.out; }
+  int64_t bias_numel() const { return options_.out; }
+
  private:
   LinearLayer(const Options& options, LinearKernels kernels);
 

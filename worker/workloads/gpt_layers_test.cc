@@ -14,10 +14,10 @@ namespace {
 
 using reference::Values;
 
-#define ASSERT_OK(expression)                 \
-  do {                                        \
-    const absl::Status status = (expression); \
-    ASSERT_TRUE(status.ok()) << status;       \
+#define ASSERT_OK(expression)                  \
+  do {                                         \
+    const absl::Status& status = (expression); \
+    ASSERT_TRUE(status.ok()) << status;        \
   } while (false)
 
 class LinearLayerTest : public ::testing::TestWithParam<WeightOrder> {};

@@ -9,6 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/workloads/block_linear.h"
 
 namespace tessera {
 namespace {
@@ -136,7 +137,7 @@ class GptModel::Impl {
   absl::Status MakeLayers() {
     const int64_t c = shape_.width;
     const auto linear = [this](int64_t in, int64_t out) {
-      return LinearLayer::Create({.rows = rows_, .in = in, .out = out});
+      return BlockLinear::Create({.rows = rows_, .in = in, .out = out}, shape_.bfloat16, &float32_);
     };
     TESSERA_ASSIGN_OR_RETURN(norm_, LayerNormLayer::Create(rows_, c));
     TESSERA_ASSIGN_OR_RETURN(c_attn_, linear(c, 3 * c));
@@ -204,13 +205,36 @@ class GptModel::Impl {
   // The residual stream before block `layer`; after the last one with `layer` = layers.
   float* Input(int64_t layer) { return layer < shape_.layers ? blocks_[layer].input : output_; }
 
+  absl::Status Norm(const float* input, const BlockTensor& weight, const BlockTensor& bias,
+                    float* output, float* mean, float* variance) {
+    return norm_->Forward(input, float32_.Vector(weight, shape_.width, 0),
+                          float32_.Vector(bias, shape_.width, 1), output, mean, variance);
+  }
+  // Adds to stream_gradient_ what stream_scratch_, the gradient of the norm's output, is of its
+  // input.
+  absl::Status NormGradients(const float* input, const BlockTensor& weight, const BlockTensor& bias,
+                             const float* mean, const float* variance,
+                             const BlockGradient& weight_gradient,
+                             const BlockGradient& bias_gradient) {
+    const int64_t c = shape_.width;
+    const GradientTarget weight_target = float32_.OpenVector(weight_gradient, c, 2);
+    const GradientTarget bias_target = float32_.OpenVector(bias_gradient, c, 3);
+    TESSERA_RETURN_IF_ERROR(
+        norm_->Backward(input, float32_.Vector(weight, c, 0), float32_.Vector(bias, c, 1), mean,
+                        variance, stream_scratch_, norm_scratch_, weight_target, bias_target));
+    BlockFloat32::Close(weight_gradient, c, weight_target);
+    BlockFloat32::Close(bias_gradient, c, bias_target);
+    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
+    return absl::OkStatus();
+  }
+
   absl::Status AttentionForward(BlockActivations& a, const BlockTensors& p) {
     if (!shape_.attention) {
       std::memcpy(a.middle, a.input, static_cast<size_t>(stream_numel_) * sizeof(float));
       return absl::OkStatus();
     }
     TESSERA_RETURN_IF_ERROR(
-        norm_->Forward(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1, a.ln_1_mean, a.ln_1_variance));
+        Norm(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1, a.ln_1_mean, a.ln_1_variance));
     TESSERA_RETURN_IF_ERROR(c_attn_->Forward(a.ln_1, p[kAttnWeight], p[kAttnBias], wide_scratch_));
     TESSERA_RETURN_IF_ERROR(
         attention_->Forward(wide_scratch_, a.attention, stream_scratch_, a.attended));
@@ -222,7 +246,7 @@ class GptModel::Impl {
 
   absl::Status MlpForward(BlockActivations& a, const BlockTensors& p, float* output) {
     TESSERA_RETURN_IF_ERROR(
-        norm_->Forward(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
+        Norm(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
     TESSERA_RETURN_IF_ERROR(c_fc_->Forward(a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
     TESSERA_RETURN_IF_ERROR(gelu_.forward->Run({{DNNL_ARG_SRC, a.fc}, {DNNL_ARG_DST, a.gelu}}));
     TESSERA_RETURN_IF_ERROR(mlp_proj_->Forward(a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
@@ -242,11 +266,8 @@ class GptModel::Impl {
     TESSERA_RETURN_IF_ERROR(
         c_fc_->BackwardParameters(a.ln_2, wide_scratch_, g[kFcWeight], g[kFcBias]));
     TESSERA_RETURN_IF_ERROR(c_fc_->BackwardInput(p[kFcWeight], wide_scratch_, stream_scratch_));
-    TESSERA_RETURN_IF_ERROR(norm_->Backward(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2_mean,
-                                            a.ln_2_variance, stream_scratch_, norm_scratch_,
-                                            g[kLn2Weight], g[kLn2Bias]));
-    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
-    return absl::OkStatus();
+    return NormGradients(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2_mean, a.ln_2_variance,
+                         g[kLn2Weight], g[kLn2Bias]);
   }
 
   // Takes stream_gradient_ from after the attention to before it.
@@ -262,23 +283,21 @@ class GptModel::Impl {
     TESSERA_RETURN_IF_ERROR(
         c_attn_->BackwardParameters(a.ln_1, wide_scratch_, g[kAttnWeight], g[kAttnBias]));
     TESSERA_RETURN_IF_ERROR(c_attn_->BackwardInput(p[kAttnWeight], wide_scratch_, stream_scratch_));
-    TESSERA_RETURN_IF_ERROR(norm_->Backward(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1_mean,
-                                            a.ln_1_variance, stream_scratch_, norm_scratch_,
-                                            g[kLn1Weight], g[kLn1Bias]));
-    AddTo(stream_gradient_, norm_scratch_, stream_numel_);
-    return absl::OkStatus();
+    return NormGradients(a.input, p[kLn1Weight], p[kLn1Bias], a.ln_1_mean, a.ln_1_variance,
+                         g[kLn1Weight], g[kLn1Bias]);
   }
 
   const GptShape shape_;
   const int64_t rows_;          // tokens of a pass
   const int64_t stream_numel_;  // rows x width
 
+  BlockFloat32 float32_;
   std::optional<LayerNormLayer> norm_;
-  std::optional<LinearLayer> c_attn_;
-  std::optional<LinearLayer> attn_proj_;
+  std::optional<BlockLinear> c_attn_;
+  std::optional<BlockLinear> attn_proj_;
   std::optional<AttentionLayer> attention_;
-  std::optional<LinearLayer> c_fc_;
-  std::optional<LinearLayer> mlp_proj_;
+  std::optional<BlockLinear> c_fc_;
+  std::optional<BlockLinear> mlp_proj_;
   GeluKernels gelu_;
   std::optional<LinearLayer> head_;
   std::optional<CrossEntropyLayer> cross_entropy_;

@@ -13,9 +13,10 @@
 //   }
 //   TESSERA_RETURN_IF_ERROR(model->EmbedBackward(tokens, root_gradients));
 //
-// The model owns its activations: one region of memory, allocated and touched by Create; a pass
-// allocates nothing. Calls come in the order above; a forward may also stand alone. Thread-safety:
-// one thread at a time.
+// The model owns its activations: one region of memory, allocated and touched by Create. Where a
+// parameter is not in float32 or a gradient is added to another, the first pass also allocates what
+// the largest parameter takes in float32; later ones allocate nothing. Calls come in the order
+// above; a forward may also stand alone. Thread-safety: one thread at a time.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 
@@ -26,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/workloads/block_float32.h"
 #include "worker/workloads/gpt_layers.h"
 
 namespace tessera {
@@ -39,6 +41,8 @@ struct GptShape {
   int64_t sequences = 0;  // of one pass
   bool attention =
       true;  // false: a block's attention adds nothing, and its parameters get no gradient
+  // Blocks whose weights are bfloat16 multiply in it (bfloat16_linear.h); CheckBFloat16 is OK.
+  bool bfloat16 = false;
 };
 
 // The parameters of a block, "h.N." before each name, in the order of kBlockParameterNames; C =
@@ -78,8 +82,8 @@ inline constexpr std::array<const char*, kRootParameters> kRootParameterNames = 
 std::array<int64_t, kBlockParameters> BlockNumel(const GptShape& shape);
 std::array<int64_t, kRootParameters> RootNumel(const GptShape& shape);
 
-using BlockTensors = std::array<const float*, kBlockParameters>;
-using BlockGradients = std::array<GradientTarget, kBlockParameters>;
+using BlockTensors = std::array<BlockTensor, kBlockParameters>;
+using BlockGradients = std::array<BlockGradient, kBlockParameters>;
 using RootTensors = std::array<const float*, kRootParameters>;
 using RootGradients = std::array<GradientTarget, kRootParameters>;
 

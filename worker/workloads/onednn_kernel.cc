@@ -53,8 +53,8 @@ const dnnl::engine& Engine() {
   return engine;
 }
 
-memory::desc Desc(memory::dims dims, Tag tag) {
-  return memory::desc(std::move(dims), memory::data_type::f32, tag);
+memory::desc Desc(memory::dims dims, Tag tag, memory::data_type type = memory::data_type::f32) {
+  return memory::desc(std::move(dims), type, tag);
 }
 
 }  // namespace
@@ -102,34 +102,41 @@ KernelPtr MakeKernel(dnnl::primitive primitive, const OneDnnKernel::Impl::Argume
       std::make_unique<OneDnnKernel::Impl>(std::move(primitive), arguments));
 }
 
-LinearKernels CompileLinear(int64_t rows, int64_t in, int64_t out, WeightOrder order,
-                            bool has_bias) {
-  const memory::desc source = Desc({rows, in}, Tag::ab);
+// What is multiplied is of `operand`, what comes out float32.
+LinearKernels CompileLinear(int64_t rows, int64_t in, int64_t out, WeightOrder order, bool has_bias,
+                            memory::data_type operand) {
+  const memory::desc source = Desc({rows, in}, Tag::ab, operand);
   // oneDNN's weights are [out, in]; the tag says in which order they lie in memory.
-  const memory::desc weights = Desc({out, in}, order == WeightOrder::kOutIn ? Tag::ab : Tag::ba);
+  const Tag order_tag = order == WeightOrder::kOutIn ? Tag::ab : Tag::ba;
+  const memory::desc weights = Desc({out, in}, order_tag, operand);
   const memory::desc bias = has_bias ? Desc({out}, Tag::a) : memory::desc();
   const memory::desc result = Desc({rows, out}, Tag::ab);
+  const memory::desc source_gradient = Desc({rows, in}, Tag::ab);
+  const memory::desc weights_gradient = Desc({out, in}, order_tag);
+  const memory::desc result_gradient = Desc({rows, out}, Tag::ab, operand);
 
   const dnnl::inner_product_forward::primitive_desc forward(
       {dnnl::prop_kind::forward_training, source, weights, bias, result}, Engine());
-  const dnnl::inner_product_backward_data::primitive_desc backward_input({source, weights, result},
-                                                                         Engine(), forward);
+  const dnnl::inner_product_backward_data::primitive_desc backward_input(
+      {source_gradient, weights, result_gradient}, Engine(), forward);
   const dnnl::inner_product_backward_weights::primitive_desc backward_parameters(
-      {source, weights, bias, result}, Engine(), forward);
+      {source, weights_gradient, bias, result_gradient}, Engine(), forward);
 
   OneDnnKernel::Impl::Arguments forward_arguments = {
       {DNNL_ARG_SRC, source}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, result}};
-  OneDnnKernel::Impl::Arguments parameter_arguments = {
-      {DNNL_ARG_SRC, source}, {DNNL_ARG_DIFF_DST, result}, {DNNL_ARG_DIFF_WEIGHTS, weights}};
+  OneDnnKernel::Impl::Arguments parameter_arguments = {{DNNL_ARG_SRC, source},
+                                                       {DNNL_ARG_DIFF_DST, result_gradient},
+                                                       {DNNL_ARG_DIFF_WEIGHTS, weights_gradient}};
   if (has_bias) {
     forward_arguments.emplace_back(DNNL_ARG_BIAS, bias);
     parameter_arguments.emplace_back(DNNL_ARG_DIFF_BIAS, bias);
   }
   return {
       MakeKernel(dnnl::inner_product_forward(forward), forward_arguments),
-      MakeKernel(
-          dnnl::inner_product_backward_data(backward_input),
-          {{DNNL_ARG_DIFF_SRC, source}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_DST, result}}),
+      MakeKernel(dnnl::inner_product_backward_data(backward_input),
+                 {{DNNL_ARG_DIFF_SRC, source_gradient},
+                  {DNNL_ARG_WEIGHTS, weights},
+                  {DNNL_ARG_DIFF_DST, result_gradient}}),
       MakeKernel(dnnl::inner_product_backward_weights(backward_parameters), parameter_arguments)};
 }
 
@@ -186,11 +193,25 @@ absl::Status OneDnnKernel::Run(std::initializer_list<Argument> arguments) {
   return Guarded([&] { return impl_->Run(arguments); });
 }
 
+bool ProcessorMultipliesBFloat16() {
+  // An instruction set's value has the bits of all that it includes.
+  constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
+}
+
 absl::StatusOr<LinearKernels> MakeLinear(int64_t rows, int64_t in, int64_t out, WeightOrder order,
                                          bool has_bias) {
   if (absl::Status status = CheckPositive({rows, in, out}); !status.ok()) return status;
   return Guarded([&]() -> absl::StatusOr<LinearKernels> {
-    return CompileLinear(rows, in, out, order, has_bias);
+    return CompileLinear(rows, in, out, order, has_bias, memory::data_type::f32);
+  });
+}
+
+absl::StatusOr<LinearKernels> MakeBFloat16Linear(int64_t rows, int64_t in, int64_t out,
+                                                 WeightOrder order, bool has_bias) {
+  if (absl::Status status = CheckPositive({rows, in, out}); !status.ok()) return status;
+  return Guarded([&]() -> absl::StatusOr<LinearKernels> {
+    return CompileLinear(rows, in, out, order, has_bias, memory::data_type::bf16);
   });
 }
 

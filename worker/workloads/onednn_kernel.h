@@ -1,5 +1,6 @@
-// Compiled oneDNN primitives for float32 on the CPU, behind absl::Status: oneDNN reports by
-// exceptions, and none leaves this file's functions. Tensors are row-major and contiguous.
+// Compiled oneDNN primitives on the CPU, of float32 but where it says otherwise, behind
+// absl::Status: oneDNN reports by exceptions, and none leaves this file's functions. Tensors are
+// row-major and contiguous.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto softmax, MakeSoftmax(rows, columns));
 //   TESSERA_RETURN_IF_ERROR(softmax->Run({{DNNL_ARG_SRC, scores}, {DNNL_ARG_DST, probabilities}}));
@@ -71,6 +72,15 @@ struct LinearKernels {
 };
 absl::StatusOr<LinearKernels> MakeLinear(int64_t rows, int64_t in, int64_t out, WeightOrder order,
                                          bool has_bias);
+
+// Whether the processor multiplies bfloat16 by itself (AVX512_BF16 or AMX), as far as
+// DNNL_MAX_CPU_ISA lets oneDNN use it.
+bool ProcessorMultipliesBFloat16();
+
+// As MakeLinear, but SRC, WEIGHTS and DIFF_DST are bfloat16; everything else is float32, and so is
+// the accumulation. INTERNAL: also where the processor does not multiply bfloat16.
+absl::StatusOr<LinearKernels> MakeBFloat16Linear(int64_t rows, int64_t in, int64_t out,
+                                                 WeightOrder order, bool has_bias);
 
 // Over the last dimension of [rows, width]. forward: SRC, SCALE, SHIFT -> DST, MEAN, VARIANCE
 // [rows]. backward: SRC, MEAN, VARIANCE, SCALE, SHIFT, DIFF_DST -> DIFF_SRC, DIFF_SCALE,

@@ -97,8 +97,7 @@ class Coordinator {
 
   // Every 100 ms.
   void Tick();
-  // Cancels what lives, says so to members and watchers, and refuses everything new with
-  // UNAVAILABLE.
+  // Cancels what lives, says so to all, and refuses everything new with UNAVAILABLE.
   void Shutdown();
 
  private:
@@ -163,7 +162,6 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // With the time that the job still takes.
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

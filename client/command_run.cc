@@ -53,7 +53,7 @@ absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
   for (const int64_t world_size : {spec.mesh().min_workers(), spec.mesh().max_workers()}) {
     if (spec.model().built()) break;  // what the ranks will build nobody knows yet
     TESSERA_ASSIGN_OR_RETURN(const JobPlan planned, PlanJob(spec, static_cast<int>(world_size)));
-    TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, planned.plan));
+    TESSERA_RETURN_IF_ERROR(CheckRunnable(spec, planned));
   }
   // An attached program has its own idea of its data.
   if (spec.workload() == "gpt") {

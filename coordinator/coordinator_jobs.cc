@@ -96,8 +96,8 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     TESSERA_ASSIGN_OR_RETURN(planned,
                              PlannedJob::Create(spec, static_cast<int>(spec.mesh().max_workers())));
   }
-  TESSERA_RETURN_IF_ERROR(
-      CheckRunnable(spec, planned == nullptr ? v1::Plan() : planned->planned().plan));
+  TESSERA_RETURN_IF_ERROR(planned == nullptr ? CheckRunnable(spec, v1::Plan())
+                                             : CheckRunnable(spec, planned->planned()));
   JobLifecycle lifecycle(name, spec.steps(), options_.clock->WallNow());
   if (request.validate_only()) return lifecycle.proto();
   if (planned != nullptr) {

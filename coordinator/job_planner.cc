@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "coordinator/fit.h"
 #include "coordinator/forecast.h"
+#include "coordinator/gpt_slots.h"
 #include "coordinator/layout.h"
 #include "coordinator/plan_runnable.h"
 #include "coordinator/planner.h"
@@ -131,6 +132,12 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
   // What will be built is checked when it is sealed.
   if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
   return CheckCheckpoint(resolved.checkpoint());
+}
+
+absl::Status CheckRunnable(const v1::JobSpec& resolved, const JobPlan& planned) {
+  TESSERA_RETURN_IF_ERROR(CheckRunnable(resolved, planned.plan));
+  if (resolved.workload() != "gpt") return absl::OkStatus();
+  return CheckGptSlots(planned.plan, planned.layout);
 }
 
 }  // namespace tessera

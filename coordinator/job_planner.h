@@ -2,7 +2,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const v1::JobSpec resolved, ResolveJobSpec(spec));
 //   TESSERA_ASSIGN_OR_RETURN(const JobPlan planned, PlanJob(resolved, /*world_size=*/2));
-//   TESSERA_RETURN_IF_ERROR(CheckRunnable(resolved, planned.plan));
+//   TESSERA_RETURN_IF_ERROR(CheckRunnable(resolved, planned));
 //
 // Thread-safety: pure functions of values.
 #ifndef TESSERA_COORDINATOR_JOB_PLANNER_H_
@@ -32,6 +32,8 @@ int ChooseWorldSize(const v1::JobSpec& resolved, int available);
 // Refuses what can be planned and not yet run. INVALID_ARGUMENT: Field(status) says which field,
 // the message what there is.
 absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan);
+// And what the workload's own way through the plan needs of its layout.
+absl::Status CheckRunnable(const v1::JobSpec& resolved, const JobPlan& planned);
 
 }  // namespace tessera
 

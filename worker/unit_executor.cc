@@ -8,7 +8,7 @@
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
-#include "worker/gradient_slots.h"
+#include "common/gradient_slots.h"
 
 namespace tessera {
 namespace {

@@ -48,7 +48,7 @@ void PlanBytes(absl::string_view json) {
     CheckAnswer(planned.status());
     if (!planned.ok()) return;
     CheckPlan(*planned, world_size);
-    CheckAnswer(CheckRunnable(*resolved, planned->plan));
+    CheckAnswer(CheckRunnable(*resolved, *planned));
   }
   for (const char* fqn : {"", "a", "layers.0", "h.0"}) {
     CheckAnswer(ExplainModule(*resolved, fqn).status());

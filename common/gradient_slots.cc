@@ -1,4 +1,4 @@
-#include "worker/gradient_slots.h"
+#include "common/gradient_slots.h"
 
 namespace tessera {
 namespace {

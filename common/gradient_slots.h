@@ -9,8 +9,8 @@
 // has the slot of its level to itself, since it may be written together with what it encloses;
 // units that enclose none take the slot of their level and the spares in turn, in plan order, so
 // that one is written while its neighbour is still being reduced.
-#ifndef TESSERA_WORKER_GRADIENT_SLOTS_H_
-#define TESSERA_WORKER_GRADIENT_SLOTS_H_
+#ifndef TESSERA_COMMON_GRADIENT_SLOTS_H_
+#define TESSERA_COMMON_GRADIENT_SLOTS_H_
 
 #include <vector>
 
@@ -25,4 +25,4 @@ std::vector<int> GradientSlotsByUnit(const v1::Layout& layout, const std::vector
 
 }  // namespace tessera
 
-#endif  // TESSERA_WORKER_GRADIENT_SLOTS_H_
+#endif  // TESSERA_COMMON_GRADIENT_SLOTS_H_

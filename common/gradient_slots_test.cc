@@ -1,4 +1,4 @@
-#include "worker/gradient_slots.h"
+#include "common/gradient_slots.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

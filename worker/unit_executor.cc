@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "common/dtype.h"
 #include "common/errors.h"
-#include "common/status_macros.h"
 #include "common/gradient_slots.h"
+#include "common/status_macros.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 namespace tessera {
 
 // `plan` is of the builtin gpt, `layout` of the plan. INVALID_ARGUMENT: units that are used
-// together cannot all be whole (memory.max_live_units) or have gradients (memory.accumulate_unsynchronized);
-// the message names some and says what to give.
+// together cannot all be whole (memory.max_live_units) or have gradients
+// (memory.accumulate_unsynchronized); the message names some and says what to give.
 absl::Status CheckGptSlots(const v1::Plan& plan, const v1::Layout& layout);
 
 }  // namespace tessera

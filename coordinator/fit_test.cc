@@ -167,6 +167,26 @@ TEST(FitTest, ShardingMoreThanTheJobDoes) {
   EXPECT_EQ(values("full_shard"), (std::vector<std::string>{}));
 }
 
+// The workload gpt computes nothing again; a job file that only plans another model names none.
+TEST(FitTest, AnotherModelCanComputeAgain) {
+  const auto linear = [](int name, int in, int out) {
+    return absl::StrCat(R"({"name":")", name, R"(","class_name":"Linear","parameters":[)",
+                        R"({"name":"weight","shape":[)", out, ",", in, R"(],"dtype":"float32"}]})");
+  };
+  const auto unit = [&](int name) {
+    return absl::StrCat(R"({"name":")", name, R"(","class_name":"Sequential","children":[)",
+                        linear(0, 64, 256), ",", linear(1, 256, 64), "]}");
+  };
+  const JobPlan planned =
+      Planned(absl::StrCat(R"("wrap":{"policy":"class","wrap_classes":["Sequential"]},)",
+                           R"("activations":{"batch":64,"sequence":64},"model":{"spec":{"root":)",
+                           R"({"class_name":"Sequential","children":[)", unit(0), ",", unit(1),
+                           "]}}},", Memory(1)),
+              2);
+  ASSERT_NE(Remedy(planned, "activations.recompute"), nullptr);
+  EXPECT_EQ(Remedy(planned, "activations.recompute")->value(), "unit");
+}
+
 TEST(FitTest, UnknownActivationsAreNotCounted) {
   const std::string model =
       R"("workload":"attached","wrap":{"policy":"none"},"model":{"spec":{"root":{"class_name":"M",

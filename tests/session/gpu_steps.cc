@@ -1,5 +1,6 @@
 #include "tests/session/gpu_steps.h"
 
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -57,7 +58,11 @@ absl::Status WriteGradient(const CudaApi& api, Session& session, const UnitLease
                            const std::string& fqn, int64_t step) {
   const auto& stream = static_cast<const CudaStream&>(*session.stream());
   TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(fqn));
-  Elements elements{view.dtype, std::vector<char>(view.numel * DTypeBytes(view.dtype))};
+  // Kept until the rank ends: memory that is freed may become another rank's, and the fake, which
+  // does not see that, would take their copies for copies into one buffer.
+  thread_local std::deque<Elements> kept;
+  Elements& elements = kept.emplace_back(
+      Elements{view.dtype, std::vector<char>(view.numel * DTypeBytes(view.dtype))});
   const size_t bytes = elements.bytes.size();
   TESSERA_RETURN_IF_ERROR(Copy(api, stream, elements.bytes.data(), view.data, bytes));
   for (int64_t i = 0; i < view.numel; ++i) {

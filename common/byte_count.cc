@@ -51,7 +51,8 @@ std::string FormatByteCount(int64_t bytes) {
     ++unit;
   }
   const bool whole = value == std::floor(value);
-  return absl::StrFormat(whole ? "%.0f %s" : "%.1f %s", value, kNames[unit]);
+  return whole ? absl::StrFormat("%.0f %s", value, kNames[unit])
+               : absl::StrFormat("%.1f %s", value, kNames[unit]);
 }
 
 }  // namespace tessera

@@ -23,7 +23,7 @@ constexpr size_t kTimesColumns = 100;
 
 // In a column that stays narrow: what is under a microsecond says nothing above a millisecond.
 std::string Microseconds(double value) {
-  return absl::StrFormat(value < 999.95 ? "%.1f" : "%.0f", value);
+  return value < 999.95 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.0f", value);
 }
 
 // "REDUCE_WAIT" as "reduce wait".

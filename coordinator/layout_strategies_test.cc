@@ -29,26 +29,15 @@ v1::Layout Lay(const v1::Plan& plan, const std::string& more, int world_size) {
   return layout.ok() ? *layout : v1::Layout();
 }
 
-// "OFFSET+BYTES@LEVEL" for each slot.
-std::vector<std::string> Shape(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
-  std::vector<std::string> lines;
-  for (const v1::Slot& slot : slots) {
-    lines.push_back(absl::StrCat(slot.offset_bytes(), "+", slot.bytes(), "@",
-                                 slot.has_level()  ? absl::StrCat(slot.level())
-                                 : slot.has_unit() ? absl::StrCat("unit ", slot.unit())
-                                                   : "spare"));
-  }
-  return lines;
-}
-
 TEST(LayoutStrategiesTest, ShardGradOpHasAPlaceForEachUnit) {
   const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"strategy":"shard_grad_op"})", 2);
   EXPECT_EQ(layout.sharding_strategy(), v1::SHARD_GRAD_OP);
   EXPECT_EQ(layout.shard_count(), 2);
-  EXPECT_THAT(Shape(layout.unsharded_slots()),
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()),
               ElementsAre("0+120@unit 0", "128+160@unit 1", "384+16@unit 2"));
   // Gradients are reduced as ever.
-  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()),
+              ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
   EXPECT_THAT(layout.reshard_slots(), IsEmpty());
 }
 
@@ -58,7 +47,8 @@ TEST(LayoutStrategiesTest, NoShardHasEverythingOnEveryRank) {
   EXPECT_EQ(layout.replica_count(), 4);
   EXPECT_EQ(layout.units(0).shard_numel(), 30);
   EXPECT_EQ(layout.units(0).padded_numel(), 30);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+12@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()),
+              ElementsAre("0+12@0", "128+160@1", "384+160@spare"));
   // As one rank alone has it.
   const v1::Layout alone = Lay(ThreeUnits(30, 40, 3), "", 1);
   EXPECT_EQ(layout.rank_file().DebugString(), alone.rank_file().DebugString());
@@ -72,25 +62,27 @@ TEST(LayoutStrategiesTest, HybridShardsWithinAHost) {
   EXPECT_EQ(layout.replica_count(), 2);
   EXPECT_EQ(layout.local_world_size(), 4);
   EXPECT_EQ(layout.units(1).shard_numel(), 10);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+32@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()),
+              ElementsAre("0+32@0", "128+160@1", "384+160@spare"));
   const v1::Layout zero2 = Lay(
       ThreeUnits(32, 40, 8), R"("mesh":{"strategy":"hybrid_shard_zero2","local_world_size":4})", 8);
-  EXPECT_THAT(Shape(zero2.unsharded_slots()),
+  EXPECT_THAT(SlotShapes(zero2.unsharded_slots()),
               ElementsAre("0+128@unit 0", "128+160@unit 1", "384+32@unit 2"));
 }
 
 TEST(LayoutStrategiesTest, ReshardGroupsKeepAPart) {
   const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"reshard_group":2})", 4);
   // Halves of 32 and 40 elements; the root stays whole.
-  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
-  EXPECT_THAT(Shape(layout.reshard_slots()), ElementsAre("640+64@unit 0", "768+80@unit 1"));
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()),
+              ElementsAre("0+16@0", "128+160@1", "384+160@spare"));
+  EXPECT_THAT(SlotShapes(layout.reshard_slots()), ElementsAre("640+64@unit 0", "768+80@unit 1"));
   EXPECT_EQ(layout.gradient_stride_bytes(), 4096);
   // Over all ranks is what full_shard does by itself; over one, a unit stays whole.
   const v1::Layout all = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"reshard_group":4})", 4);
   EXPECT_THAT(all.reshard_slots(), IsEmpty());
   const v1::Layout one = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"reshard_group":1})", 4);
   EXPECT_THAT(one.reshard_slots(), IsEmpty());
-  EXPECT_THAT(Shape(one.unsharded_slots()),
+  EXPECT_THAT(SlotShapes(one.unsharded_slots()),
               ElementsAre("0+128@unit 0", "128+160@unit 1", "384+16@0"));
 }
 
@@ -110,9 +102,9 @@ TEST(LayoutStrategiesTest, GradientsThatAccumulateInReduceDTypeHaveTheirOwnPlace
   job.mutable_memory()->set_accumulate_unsynchronized(true);
   const v1::Layout layout = *MakeLayout(plan, job, 2);
   // "a" is written in bfloat16 in a slot of its level, and added up in float32.
-  EXPECT_THAT(Shape(layout.gradient_slots()),
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()),
               ElementsAre("0+160@unit 1", "256+16@unit 2", "384+60@1"));
-  EXPECT_THAT(Shape(layout.accumulation_slots()), ElementsAre("512+120@unit 0"));
+  EXPECT_THAT(SlotShapes(layout.accumulation_slots()), ElementsAre("512+120@unit 0"));
   job.set_device("cuda");
   const v1::Layout gpu = *MakeLayout(plan, job, 2);
   EXPECT_EQ(gpu.staging_bytes(), 0);  // what accumulates is in reduce_dtype already
@@ -154,9 +146,9 @@ TEST(LayoutStrategiesTest, UnitsHaveStrategiesOfTheirOwn) {
   EXPECT_FALSE(layout.units(0).has_sharding_strategy());
   EXPECT_EQ(layout.units(1).sharding_strategy(), v1::SHARD_GRAD_OP);
   EXPECT_EQ(layout.units(0).reshard_group(), 2);
-  EXPECT_THAT(Shape(layout.unsharded_slots()),
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()),
               ElementsAre("0+160@unit 1", "256+16@0", "384+128@1"));
-  EXPECT_THAT(Shape(layout.reshard_slots()), ElementsAre("640+64@unit 0"));
+  EXPECT_THAT(SlotShapes(layout.reshard_slots()), ElementsAre("640+64@unit 0"));
   EXPECT_NE(layout.layout_fingerprint(), Lay(ThreeUnits(32, 40, 4), "", 4).layout_fingerprint());
 }
 
@@ -223,7 +215,7 @@ TEST(LayoutStrategiesTest, WithoutARootUnitLevelsBeginAtOne) {
   AddTestUnit("b", 40, -1, &plan);
   const v1::Layout layout = Lay(plan, "", 2);
   EXPECT_EQ(layout.units(0).level(), 1);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+160@1", "256+160@spare"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+160@1", "256+160@spare"));
 }
 
 // The texts that fingerprints are of, as they were before there were other strategies.

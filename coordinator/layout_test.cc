@@ -11,6 +11,7 @@
 #include "common/errors.h"
 #include "common/fingerprint.h"
 #include "common/job_spec.h"
+#include "coordinator/planning_test_util.h"
 
 namespace tessera {
 namespace {
@@ -69,27 +70,15 @@ v1::Layout Layout(const v1::Plan& plan, const v1::JobSpec& job, int world_size) 
   return layout.ok() ? *layout : v1::Layout();
 }
 
-// "OFFSET+BYTES@LEVEL" for each slot.
-std::vector<std::string> Shape(const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
-  std::vector<std::string> lines;
-  for (const v1::Slot& slot : slots) {
-    lines.push_back(absl::StrCat(slot.offset_bytes(), "+", slot.bytes(), "@",
-                                 slot.has_level()  ? absl::StrCat(slot.level())
-                                 : slot.has_unit() ? absl::StrCat("unit ", slot.unit())
-                                                   : "spare"));
-  }
-  return lines;
-}
-
 TEST(LayoutTest, SlotsByLevelThenSpares) {
   const v1::Layout layout = Layout(NestedPlan(), Job(kTight), 1);
   std::vector<int> levels;
   for (const v1::UnitLayout& unit : layout.units()) levels.push_back(unit.level());
   EXPECT_THAT(levels, ElementsAre(2, 2, 1, 2, 2, 1, 0));
   // 3, 30 and 40 elements are the largest of their levels, 40 below the root.
-  EXPECT_THAT(Shape(layout.unsharded_slots()),
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()),
               ElementsAre("0+12@0", "128+120@1", "256+160@2", "512+160@spare"));
-  EXPECT_THAT(Shape(layout.gradient_slots()),
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()),
               ElementsAre("0+12@0", "128+120@1", "256+160@2", "512+160@spare"));
   EXPECT_EQ(layout.gradient_stride_bytes(), 4096);
 }
@@ -116,8 +105,8 @@ TEST(LayoutTest, OneBlockNeedsNoSpare) {
   AddUnit("a", {32}, 1, &plan);
   AddUnit("", {32}, -1, &plan);
   const v1::Layout layout = Layout(plan, Job(), 1);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+128@0", "128+128@1"));
-  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+128@0", "128+128@1"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+128@0", "128+128@1"));
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()), ElementsAre("0+128@0", "128+128@1"));
 }
 
 TEST(LayoutTest, UnitsWithoutElementsTakeNoPlace) {
@@ -126,7 +115,7 @@ TEST(LayoutTest, UnitsWithoutElementsTakeNoPlace) {
   AddUnit("b", {}, 2, &plan);
   AddUnit("", {}, -1, &plan);
   const v1::Layout layout = Layout(plan, Job(), 2);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@1"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+256@1"));
   EXPECT_EQ(layout.units(1).padded_numel(), 0);
   EXPECT_EQ(layout.units(1).parameter_offset_bytes(), 0);
   EXPECT_EQ(layout.units(2).optimizer_offset_bytes(), 0);
@@ -139,8 +128,8 @@ TEST(LayoutTest, RootAloneHasOneSlot) {
   AddUnit("", {100}, -1, &plan);
   const v1::Layout layout = Layout(plan, Job(), 4);
   // 25 elements a shard, up to 32 for 128 bytes.
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+512@0"));
-  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+512@0"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+512@0"));
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()), ElementsAre("0+512@0"));
 }
 
 TEST(LayoutTest, RankFileByHand) {
@@ -169,7 +158,7 @@ TEST(LayoutTest, AlignsInBytesOfParamDType) {
   EXPECT_EQ(layout.units(0).padded_numel(), 128);
   EXPECT_EQ(layout.units(0).shard_numel(), 64);
   // Slots in bfloat16, master shards in float32.
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@0"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+256@0"));
   EXPECT_EQ(layout.units(0).gradient_offset_bytes() - layout.units(0).parameter_offset_bytes(),
             256);
 }
@@ -182,9 +171,9 @@ TEST(LayoutTest, ResidentUnitsHaveAPlaceEachAndTheMasterIsThere) {
   const v1::Layout layout = Layout(plan, Job("", "resident"), 2);
   EXPECT_EQ(layout.unshard_mode(), v1::RESIDENT);
   EXPECT_EQ(layout.prefetch(), 0);
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@unit 0", "256+512@unit 2"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+256@unit 0", "256+512@unit 2"));
   // One unit below the root: gradients as ever.
-  EXPECT_THAT(Shape(layout.gradient_slots()), ElementsAre("0+512@0", "512+256@1"));
+  EXPECT_THAT(SlotShapes(layout.gradient_slots()), ElementsAre("0+512@0", "512+256@1"));
   EXPECT_EQ(layout.units(0).parameter_offset_bytes(), 0);
   // Record 4,160; 32 and 64 elements a rank of 4 + 8 bytes; 64 x 12 for the undo.
   EXPECT_EQ(layout.rank_file().total_bytes(), 4160 + 96 * 12 + 64 * 12);
@@ -195,7 +184,7 @@ TEST(LayoutTest, ResidentInLowPrecisionKeepsMastersApart) {
   AddUnit("", {100}, -1, &plan, v1::BFLOAT16);
   const v1::Layout layout = Layout(plan, Job("", "resident"), 2);
   // 50 elements a shard, up to 64 for 128 bytes.
-  EXPECT_THAT(Shape(layout.unsharded_slots()), ElementsAre("0+256@unit 0"));
+  EXPECT_THAT(SlotShapes(layout.unsharded_slots()), ElementsAre("0+256@unit 0"));
   EXPECT_EQ(layout.units(0).parameter_offset_bytes(), 4160);
   EXPECT_EQ(layout.rank_file().total_bytes(), 4160 + 64 * (4 + 4 + 8) + 64 * 12);
 }
@@ -214,7 +203,7 @@ TEST(LayoutTest, AccumulationGivesEachTrainedUnitAGradientSlotAndFrozenOnesOneAL
     v1::JobSpec with_mode = job;
     with_mode.mutable_memory()->set_unshard(unshard);
     const v1::Layout layout = Layout(plan, with_mode, 2);
-    EXPECT_THAT(Shape(layout.gradient_slots()),
+    EXPECT_THAT(SlotShapes(layout.gradient_slots()),
                 ElementsAre("0+128@unit 0", "128+128@unit 2", "256+400@unit 4", "768+160@1"));
     EXPECT_EQ(layout.gradient_stride_bytes(), 4096);
   }

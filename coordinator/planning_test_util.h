@@ -55,6 +55,19 @@ inline v1::Plan ThreeUnits(int64_t a, int64_t b, int64_t root) {
   return plan;
 }
 
+// "OFFSET+BYTES@LEVEL" for each slot.
+inline std::vector<std::string> SlotShapes(
+    const google::protobuf::RepeatedPtrField<v1::Slot>& slots) {
+  std::vector<std::string> lines;
+  for (const v1::Slot& slot : slots) {
+    lines.push_back(absl::StrCat(slot.offset_bytes(), "+", slot.bytes(), "@",
+                                 slot.has_level()  ? absl::StrCat(slot.level())
+                                 : slot.has_unit() ? absl::StrCat("unit ", slot.unit())
+                                                   : "spare"));
+  }
+  return lines;
+}
+
 }  // namespace tessera
 
 #endif  // TESSERA_COORDINATOR_PLANNING_TEST_UTIL_H_

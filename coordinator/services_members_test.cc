@@ -5,21 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/grpc_channel.h"
-#include "common/grpc_server.h"
 #include "common/grpc_status.h"
-#include "common/simulated_clock.h"
-#include "coordinator/coordinator.h"
-#include "coordinator/job_service.h"
-#include "coordinator/membership_service.h"
-#include "coordinator/plan_service.h"
 #include "coordinator/services_test_fixture.h"
-#include "coordinator/stats_service.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 

@@ -1,17 +1,11 @@
 // All services over a real server: what a client on the wire sees.
-#include <chrono>
-#include <future>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
-#include "common/grpc_channel.h"
 #include "common/grpc_server.h"
 #include "common/grpc_status.h"
-#include "common/simulated_clock.h"
-#include "coordinator/coordinator.h"
 #include "coordinator/job_service.h"
 #include "coordinator/membership_service.h"
 #include "coordinator/plan_service.h"

@@ -109,3 +109,9 @@ def test_one_kind_of_mutex():
     other = re.compile(r"std::\w*mutex|std::\w+_lock\b|lock_guard|condition_variable|absl::Mutex")
     paths = set(tracked(".cc", ".h", ".cu")) - {"common/mutex.h"}
     assert [path for path in sorted(paths) if other.search(read(path))] == []
+
+
+# Clang refuses others, and tests/run_all builds with GCC alone.
+def test_formats_are_literals():
+    broken = re.compile(r"\bStr(?:Format\(|AppendFormat\([^,]+,)\s*(?!\s|\")")
+    assert [path for path in tracked(".cc", ".h", ".cu") if broken.search(read(path))] == []

@@ -181,7 +181,8 @@ TEST(GpuSessionTest, AFetchEndsWithTheGeneration) {
         parts.membership->Leave(lost, std::nullopt, absl::Seconds(60));
         return lost;
       });
-  // A fetch that waits is told why; one that comes after the end, that it is over.
+  // A fetch that waits is told why (coordinator_rendezvous_test has that for certain); one that
+  // comes after the end, that it is over.
   if (Reason(status) == "GENERATION_ENDED") {
     EXPECT_THAT(std::string(status.message()), HasSubstr("no GPU here"));
   } else {

@@ -1,9 +1,7 @@
 #include "worker/workloads/bfloat16_linear.h"
 
-#include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/collectives/cpu_kernels.h"
 

@@ -35,7 +35,7 @@ namespace tessera {
 // Errors of the session, and:
 //   INVALID_ARGUMENT     job.data cannot be used (LoadText); the plan lacks a parameter of the
 //                        model, or its shape differs.
-//   UNIMPLEMENTED        a unit's param_dtype is not float32.
+//   UNIMPLEMENTED        a unit's param_dtype is not float32, bfloat16 or float16.
 //   OUT_OF_RANGE         the loss is no longer a finite number; names the step. All ranks return
 //                        it.
 //   RESOURCE_EXHAUSTED   no memory for the activations.

@@ -37,7 +37,7 @@ struct GptUnits {
 };
 
 // INVALID_ARGUMENT: the plan lacks a parameter of the model or has it in another shape.
-// UNIMPLEMENTED: a unit is not unsharded in float32.
+// UNIMPLEMENTED: a unit is not unsharded in float32, bfloat16 or float16.
 absl::StatusOr<GptUnits> FindGptUnits(const v1::Plan& plan, const GptShape& shape);
 
 }  // namespace tessera

@@ -41,11 +41,15 @@ RendezvousCluster::RendezvousCluster(int world_size) {
   formed->get_future().wait_for(absl::ToChronoSeconds(kPatience));
 }
 
+void RendezvousCluster::Pass(absl::Duration time) {
+  clock_.Advance(time);
+  coordinator_.Tick();
+}
+
 std::jthread RendezvousCluster::Tick() {
   return std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      clock_.Advance(absl::Milliseconds(100));
-      coordinator_.Tick();
+      Pass(absl::Milliseconds(100));
       std::this_thread::yield();
     }
   });

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/grpc_server.h"
 #include "common/simulated_clock.h"
@@ -36,6 +37,8 @@ class RendezvousCluster {
   // Joins as `rank`, as Session::Join does.
   absl::Status JoinRank(int rank, SessionParts& parts);
 
+  // So much time passes at once.
+  void Pass(absl::Duration time);
   // Time passes, fast, as long as this lives.
   std::jthread Tick();
 

@@ -141,9 +141,11 @@ TEST(GpuSessionTest, ARankThatFailsEndsItsPeersByName) {
   EXPECT_EQ(fake.live(), 0);
 }
 
-// Two ranks, of which rank 0 does something else than to publish ids: what rank 1 is told.
-absl::Status FetchWithout(
-    const std::function<absl::Status(SessionParts& parts, std::shared_future<void> done)>& rank_0) {
+// Two ranks, of which rank 0 does something else than to publish ids: what rank 1 is told. `done`
+// is when it has been.
+using Rank0 = std::function<absl::Status(RendezvousCluster& cluster, SessionParts& parts,
+                                         const std::shared_future<void>& done)>;
+absl::Status FetchWithout(const Rank0& rank_0) {
   RendezvousCluster cluster(2);
   FakeCuda fake;
   std::promise<void> done;
@@ -151,23 +153,24 @@ absl::Status FetchWithout(
   ThreadRanks::Options options;
   options.prepare = [&](int rank, absl::Span<char> rank_file, SessionParts& parts) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(cluster.JoinRank(rank, parts));
-    if (rank == 0) return rank_0(parts, is_done);
+    if (rank == 0) return rank_0(cluster, parts, is_done);
     const absl::Status status = TakeGpu(fake.api(), rank, rank_file, parts);
     done.set_value();
     return status;
   };
   const auto ranks = *ThreadRanks::Create(GpuJob("float32", "float32"), 2, std::move(options));
-  const std::jthread ticks = cluster.Tick();
   const auto statuses = ranks->Run([](Session&) { return absl::OkStatus(); });
   EXPECT_EQ(fake.live(), 0);
   return statuses[1];
 }
 
 TEST(GpuSessionTest, ARankThatDoesNotPublishIsNamedAtTheDeadline) {
-  const absl::Status status = FetchWithout([](SessionParts&, const std::shared_future<void>& done) {
-    done.wait();
-    return absl::InternalError("never published");
-  });
+  const absl::Status status =
+      FetchWithout([](RendezvousCluster& cluster, const auto&, const auto& done) {
+        const std::jthread ticks = cluster.Tick();
+        done.wait();
+        return absl::InternalError("never published");
+      });
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("after 30s rank 0 had not published the communicator ids of group 0"));
@@ -175,10 +178,12 @@ TEST(GpuSessionTest, ARankThatDoesNotPublishIsNamedAtTheDeadline) {
 }
 
 TEST(GpuSessionTest, AFetchEndsWithTheGeneration) {
+  // More time passes than the verdict's grace and less than any deadline or lease.
   const absl::Status status =
-      FetchWithout([](SessionParts& parts, const std::shared_future<void>&) {
+      FetchWithout([](RendezvousCluster& cluster, SessionParts& parts, const auto&) {
         const absl::Status lost = absl::FailedPreconditionError("no GPU here");
         parts.membership->Leave(lost, std::nullopt, absl::Seconds(60));
+        cluster.Pass(absl::Seconds(1));
         return lost;
       });
   // A fetch that waits is told why (coordinator_rendezvous_test has that for certain); one that

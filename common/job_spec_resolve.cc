@@ -13,6 +13,7 @@
 #include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/job_spec_checks.h"
+#include "common/parameter_groups.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -107,6 +108,7 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
   TESSERA_DEFAULT(optimizer, schedule, "cosine");
   TESSERA_DEFAULT(optimizer, final_lr_fraction, 0.1);
   TESSERA_DEFAULT(optimizer, clip_norm, 0);
+  TESSERA_DEFAULT(optimizer, clip_norm_type, "2");
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("optimizer.name", optimizer->name(), {"adamw", "adam", "sgd"}));
   TESSERA_RETURN_IF_ERROR(CheckAtLeastZero("optimizer.lr", optimizer->lr()));
@@ -136,7 +138,9 @@ absl::Status ResolveOptimizer(v1::OptimizerSpec* optimizer) {
     return InvalidField("optimizer.final_lr_fraction",
                         absl::StrCat("is ", optimizer->final_lr_fraction(), "; give 0 to 1"));
   }
-  return CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm());
+  TESSERA_RETURN_IF_ERROR(CheckAtLeastZero("optimizer.clip_norm", optimizer->clip_norm()));
+  TESSERA_RETURN_IF_ERROR(NormTypeOf(*optimizer).status());
+  return ParameterGroups::Create(*optimizer).status();
 }
 
 // The program of a job whose model is built says what its units are.

@@ -1,0 +1,58 @@
+// Sums over all ranks of a job of any memory, through the gradient buffers that the layout planned.
+// For what is no unit's gradient (parameters that are in no unit) or is not reduced as the executor
+// would (communication hooks).
+//
+//   WorldSums sums(collectives, {.rank = 1, .world_size = 4}, /*unit=*/0, /*gradient_slot=*/0, bytes);
+//   TESSERA_RETURN_IF_ERROR(sums.AllReduce(tensor));
+//
+// Every call waits for every rank, and every rank makes the same calls. Sums run in rank order in
+// float32 (float64 for float64) and are rounded once to the result's dtype.
+//
+// Thread-safety: none.
+#ifndef TESSERA_WORKER_WORLD_SUMS_H_
+#define TESSERA_WORKER_WORLD_SUMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/collectives/collectives.h"
+#include "worker/elements.h"
+
+namespace tessera {
+
+class WorldSums {
+ public:
+  struct World {
+    int rank = 0;
+    int world_size = 1;
+  };
+
+  // `gradient_slot` has `slot_bytes` bytes and no tenant while a call runs. `unit`: for errors.
+  WorldSums(Collectives* collectives, World world, int unit, int gradient_slot, int64_t slot_bytes);
+
+  // tensor[i] becomes the sum of all ranks' tensor[i].
+  absl::Status AllReduce(const FlatTensor& tensor);
+  // `input` is world_size runs as long as `output`, which becomes the sum of all ranks' run of
+  // number `rank`. INVALID_ARGUMENT: it is not.
+  absl::Status ReduceScatter(const FlatTensor& input, const FlatTensor& output);
+
+ private:
+  // Elements of which `runs` runs fit into the slot at once; 0: none.
+  int64_t Fit(int64_t runs, DType dtype) const;
+  // output[i] = sum over all ranks of input[i], on the owner alone, for `runs` owners from
+  // `first_owner` on, whose inputs are `stride` elements apart.
+  absl::Status Sum(const FlatTensor& input, int64_t stride, int first_owner, int runs,
+                   const FlatTensor& output, int owner);
+
+  Collectives* const collectives_;
+  const World world_;
+  const int unit_;
+  const int gradient_slot_;
+  const int64_t slot_bytes_;
+  std::vector<double> sum_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_WORLD_SUMS_H_

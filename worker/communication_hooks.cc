@@ -1,5 +1,6 @@
 #include "worker/communication_hooks.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -55,7 +56,6 @@ class HookReduction {
   HookReduction(CommunicationHook hook, const SessionParts& parts)
       : hook_(std::move(hook)),
         parts_(parts),
-        sharded_(parts.layout.shard_count() > 1),
         world_{parts.assignment.rank(), parts.assignment.world_size()} {}
 
   absl::Status Reduce(const ReduceScatterOp& op, int64_t padded_numel) {
@@ -63,18 +63,22 @@ class HookReduction {
     const FlatTensor written = {collectives.Gradient(op.gradient_slot), padded_numel,
                                 op.gradient_dtype};
     const FlatTensor shard = {op.shard.data, op.shard.numel, op.shard.dtype};
-    const DType low = sharded_ ? op.gradient_dtype : shard.dtype;
+    // At one rank nothing is sharded, but a job that asks for shards gets one of everything.
+    const bool sharded = shard.numel < padded_numel ||
+                         (world_.world_size == 1 &&
+                          parts_.layout.sharding_strategy() != v1::NO_SHARD);
+    const DType low = sharded ? op.gradient_dtype : shard.dtype;
     const FlatTensor gradient =
         In(gradient_, padded_numel, hook_.low_precision ? low : op.reduce_dtype);
-    const FlatTensor output = In(output_, sharded_ ? shard.numel : 0,
+    const FlatTensor output = In(output_, sharded ? shard.numel : 0,
                                  hook_.low_precision ? shard.dtype : op.reduce_dtype);
     CastElements(written, gradient);
     TESSERA_RETURN_IF_ERROR(collectives.DropGradient(op.gradient_slot));
     WorldSums sums(&collectives, world_, op.unit, op.gradient_slot,
                    parts_.layout.gradient_slots(op.gradient_slot).bytes());
     CommunicationGroup group(&sums, world_, parts_.spec.mixed_precision().divide_factor());
-    TESSERA_RETURN_IF_ERROR(hook_.run(group, gradient, sharded_ ? &output : nullptr));
-    const FlatTensor& result = sharded_ ? output : gradient;
+    TESSERA_RETURN_IF_ERROR(hook_.run(group, gradient, sharded ? &output : nullptr));
+    const FlatTensor& result = sharded ? output : gradient;
     op.accumulate ? AddElements(result, shard) : CastElements(result, shard);
     return absl::OkStatus();
   }
@@ -82,7 +86,6 @@ class HookReduction {
  private:
   const CommunicationHook hook_;
   const SessionParts& parts_;
-  const bool sharded_;
   const WorldSums::World world_;
   std::vector<char> gradient_, output_;
 };

@@ -27,7 +27,7 @@ class NormSum {
   double norm() const;
 
  private:
-  const double p_;
+  double p_;
   double term_ = 0;
 };
 

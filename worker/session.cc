@@ -89,8 +89,7 @@ absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) {
   return impl_->EndStep(metrics);
 }
 absl::StatusOr<SummonedParameter> Session::Summon(absl::string_view fqn, bool writeback) {
-  if (writeback) return absl::UnimplementedError("Summon with writeback is not there yet");
-  return impl_->Summon(fqn);
+  return impl_->Summon(fqn, writeback);
 }
 absl::StatusOr<std::vector<SummonedParameter>> Session::SummonUnit(int unit, bool keep) {
   return impl_->SummonUnit(unit, keep);

@@ -165,8 +165,8 @@ class Session {
   // since gradients of it were kept; names it.
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
 
-  // The whole parameter on every rank; all ranks call it, outside a step. writeback = true:
-  // UNIMPLEMENTED.
+  // The whole parameter on every rank; all ranks call it, outside a step. writeback = true: the next
+  // call is WriteBack (worker/write_back.h) with what it has become.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
   // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it, with
@@ -193,6 +193,7 @@ class Session {
   void Abort(const absl::Status& status);
 
  private:
+  friend class SessionAccess;
   std::shared_ptr<SessionImpl> impl_;
 };
 

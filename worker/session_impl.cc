@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/parameter_groups.h"
 #include "common/status_macros.h"
 #include "worker/blame.h"
 
@@ -27,6 +28,11 @@ v1::Plan MakePlan(const SessionParts& parts) {
   return plan;
 }
 
+BackwardPrefetch BackwardPrefetchOf(const v1::MemorySpec& memory) {
+  if (memory.backward_prefetch() == "post") return BackwardPrefetch::kPost;
+  return memory.backward_prefetch() == "none" ? BackwardPrefetch::kNone : BackwardPrefetch::kPre;
+}
+
 // As torch.nn.utils.clip_grad_norm_.
 double ClipCoefficient(double clip_norm, double gradient_norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
@@ -43,7 +49,10 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .layouts = parts_.planned.layouts,
                  .collectives = parts_.collectives.get(),
                  .store = parts_.store.get(),
-                 .stats = &stats_}) {
+                 .backward_prefetch = BackwardPrefetchOf(parts_.spec.memory()),
+                 .stats = &stats_}),
+      norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
+      unmanaged_(norm_type_) {
   parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     executor_.PublishShard(unit);
@@ -62,9 +71,17 @@ SessionImpl::~SessionImpl() {
             : failure_);
 }
 
-absl::Status SessionImpl::Usable() const {
+absl::Status SessionImpl::Alive() const {
   if (!failure_.ok() || !left_) return failure_;
   return WithReason(absl::AbortedError("the session is over"), "GENERATION_ENDED");
+}
+
+absl::Status SessionImpl::Usable() const {
+  TESSERA_RETURN_IF_ERROR(Alive());
+  if (summoned_unit_ < 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("unit \"", plan_.units(summoned_unit_).fqn(),
+                   "\" was summoned with writeback = true; call WriteBack first"));
 }
 
 absl::Status SessionImpl::Keep(absl::Status status) {
@@ -89,6 +106,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   step_options_ = options;
   parts_.faults->set_step(step_ + 1);
   executor_.BeginStep();
+  unmanaged_ = NormSum(norm_type_);
   return StepInfo{.step = step_ + 1, .attempt = 1};
 }
 
@@ -116,7 +134,7 @@ absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
     return Keep(absl::FailedPreconditionError(
         "Unshard for forward or backward outside a step; call BeginStep first"));
   }
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.Unshard(unit, in_order)));
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.Unshard(unit, in_order, phase != Phase::kForward)));
   return UnitLease(weak_from_this(), unit);
 }
 
@@ -128,7 +146,7 @@ absl::Status SessionImpl::Prefetch(int unit) {
 
 void SessionImpl::Release(int unit) {
   // After a failure nobody waits for this rank's leases any more.
-  if (Usable().ok()) executor_.Release(unit);
+  if (Alive().ok()) executor_.Release(unit);
 }
 
 absl::Status SessionImpl::Reduce(int unit) {
@@ -137,6 +155,7 @@ absl::Status SessionImpl::Reduce(int unit) {
   if (!in_step_ || !micro_batch_.gradients) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
+  TESSERA_RETURN_IF_ERROR(Keep(executor_.PrefetchAfter(unit)));
   if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit));
   executor_.KeepGradient(unit);
   return absl::OkStatus();
@@ -165,19 +184,33 @@ absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
 
 StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
   StepResult result;
-  double loss = 0, squared_norm = 0;
+  double loss = 0;
+  NormSum norm(norm_type_);
   int64_t count = 0;
   for (const Vote& vote : votes) {
     loss += vote.loss_sum;
     count += vote.loss_count;
-    squared_norm += vote.squared_norm;
+    norm.AddTerm(vote.norm_term);
     result.non_finite = result.non_finite || vote.non_finite != 0;
     result.drain = result.drain || vote.drain != 0;
   }
   result.step = votes.front().step;
   result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
-  result.gradient_norm = std::sqrt(squared_norm);
+  result.gradient_norm = norm.norm();
+  result.clip_coefficient =
+      ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm);
   return result;
+}
+
+Vote SessionImpl::MeasureGradients() const {
+  Vote vote = parts_.store->MeasureGradients();
+  if (!std::isfinite(unmanaged_.term())) vote.non_finite = 1;
+  NormSum norm(norm_type_);
+  // What several ranks have is counted by one of them.
+  if (parts_.assignment.replica_index() == 0) norm.AddTerm(vote.norm_term);
+  if (parts_.assignment.rank() == 0) norm.AddTerm(unmanaged_.term());
+  vote.norm_term = norm.term();
+  return vote;
 }
 
 absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
@@ -188,7 +221,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   executor_.Sweep();
 
   ShardStore& store = *parts_.store;
-  Vote vote = store.MeasureGradients();
+  Vote vote = MeasureGradients();
   vote.step = step_ + 1;
   vote.attempt = 1;
   vote.loss_sum = metrics.loss_sum;
@@ -207,8 +240,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
 
   const StepResult result = Tally(*votes);
-  store.Decide(/*skip=*/result.non_finite,
-               ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm));
+  store.Decide(/*skip=*/result.non_finite, result.clip_coefficient);
   store.FinishStep([&](int unit, double us) {
     executor_.PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());

@@ -19,6 +19,7 @@
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
 #include "worker/membership_client.h"
+#include "worker/norm.h"
 #include "worker/session.h"
 #include "worker/shard_store.h"
 #include "worker/stats_recorder.h"
@@ -70,7 +71,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
                               const Event& ready);
   absl::Status Reduce(int unit);
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
-  absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn);
+  absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback);
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep);
   absl::Status AllReduceSum(absl::Span<double> values);
   absl::Status Barrier(absl::string_view what);
@@ -81,6 +82,31 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
 
   // Ends the session with `status` unless it is OK, or has ended already. Returns `status`.
   absl::Status Keep(absl::Status status);
+
+  // For the headers beside session.h.
+  UnitExecutor& executor() { return executor_; }
+  bool in_step() const { return in_step_; }
+  int64_t step() const { return step_; }        // the last one committed
+  int64_t updates() const { return updates_; }  // steps that were not skipped
+  bool has_reduce_hook() const { return executor_.has_reduce_hook(); }
+  void SetReduceHook(UnitExecutor::ReduceHook hook) { executor_.SetReduceHook(std::move(hook)); }
+  absl::Status CheckUsable() const { return Usable(); }
+  // As worker/write_back.h.
+  absl::Status WriteBack(absl::Span<const SummonedParameter> changed);
+  // FAILED_PRECONDITION: the session is over or in a step; `what` is the caller's name.
+  absl::Status CheckIdle(absl::string_view what);
+  // Waits until every rank is in `what`, and gives what each says, in rank order: `payload`, at
+  // most 112 bytes and as long on every rank. FAILED_PRECONDITION (ORDER_MISMATCH): another rank is
+  // in something else; names it.
+  absl::StatusOr<std::vector<std::string>> Meet(absl::string_view what, absl::string_view payload);
+  // Around a change of this rank's shard of the unit, between which no rank reads it. All ranks
+  // call both, and have met in between. FAILED_PRECONDITION: the unit is in use.
+  absl::Status BeginWriting(int unit);
+  void EndWriting(int unit);
+  // The shards are those of another moment.
+  void ResumeAt(int64_t step, int64_t updates);
+  // Averages of parameters in no unit, the same on every rank, that the step's norm counts.
+  void CountUnmanaged(const FlatTensor& averages);
 
   // For leases.
   void Release(int unit);
@@ -93,13 +119,25 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     int parameter = 0;
   };
 
+  // Whole parameters to be written back, by index in their unit.
+  struct Changes {
+    int unit = -1;
+    std::map<int, const SummonedParameter*> parameters;
+  };
+
+  absl::StatusOr<Changes> FindChanges(absl::Span<const SummonedParameter> changed,
+                                      int summoned) const;
+  absl::Status AgreeOn(const Changes& changes);
   absl::StatusOr<Place> Find(absl::string_view parameter_fqn) const;
   absl::StatusOr<Place> FindIn(int unit, absl::string_view parameter_fqn) const;
   TensorView View(const Place& place, void* data) const;
   absl::Status CheckUnit(int unit) const;
   // The session is over once something has failed, or Finish or Abort was called.
+  absl::Status Alive() const;
+  // Alive, and no Summon waits for its WriteBack.
   absl::Status Usable() const;
   absl::StatusOr<std::vector<Vote>> ExchangeVotes(const Vote& own);
+  Vote MeasureGradients() const;
   StepResult Tally(const std::vector<Vote>& votes) const;
   absl::Status WriteGradientsForTests() const;
   void Report(bool now);
@@ -109,15 +147,25 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
   UnitExecutor executor_;
+  const double norm_type_;
+  NormSum unmanaged_;              // of the step; counted by rank 0
   absl::Status failure_;           // of the calling thread: the first; every later call returns it
   std::atomic<bool> left_{false};  // Finish or Abort has been here
   bool in_step_ = false;
+  int summoned_unit_ = -1;    // by a Summon with writeback, until WriteBack; -1: none
+  uint64_t meetings_ = 0;     // calls of Meet
   MicroBatch micro_batch_;
   StepOptions step_options_;
   int64_t step_ = 0;     // the last one committed
   int64_t updates_ = 0;  // steps that were not skipped
   std::vector<v1::Progress> unsent_progress_;
   absl::Time last_report_ = absl::InfinitePast();
+};
+
+// How the headers beside session.h get at what a Session is made of.
+class SessionAccess {
+ public:
+  static SessionImpl& Of(Session& session) { return *session.impl_; }
 };
 
 }  // namespace tessera

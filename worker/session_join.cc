@@ -252,6 +252,8 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.layouts = parts.planned.layouts;
   store.shard_index = hello.assignment().shard_index();
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(hello.spec().optimizer()));
+  TESSERA_ASSIGN_OR_RETURN(store.groups, ParameterGroups::Create(hello.spec().optimizer()));
+  TESSERA_ASSIGN_OR_RETURN(store.norm_type, NormTypeOf(hello.spec().optimizer()));
   store.slices = ResidentSlices(store.layout, store.units, store.layouts, store.shard_index,
                                 memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data());
   store.faults = parts.faults.get();

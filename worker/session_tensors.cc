@@ -152,11 +152,12 @@ absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit,
   return summoned;
 }
 
-absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
+absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn, bool writeback) {
   TESSERA_ASSIGN_OR_RETURN(const Place place, Find(fqn));
   TESSERA_ASSIGN_OR_RETURN(std::vector<SummonedParameter> unit, SummonUnit(place.unit, true));
   SummonedParameter& parameter = unit[place.parameter];
   parameter.fqn = std::string(fqn);
+  if (writeback) summoned_unit_ = place.unit;
   return std::move(parameter);
 }
 

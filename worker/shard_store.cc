@@ -11,6 +11,7 @@
 #include "common/dtype.h"
 #include "common/status_macros.h"
 #include "worker/collectives/cpu_kernels.h"
+#include "worker/norm.h"
 
 namespace tessera {
 
@@ -78,8 +79,13 @@ void ShardStore::ComputeSegments() {
       if (!parameter.requires_grad()) continue;
       const int64_t begin = std::max(layout.parameters(p).offset(), shard_begin);
       const int64_t end = std::min(layout.parameters(p).offset() + parameter.numel(), shard_end);
-      if (begin < end)
-        segments_[unit].push_back({begin - shard_begin, end - begin, parameter.shape_size() >= 2});
+      if (begin >= end) continue;
+      const ParameterSettings settings = options_.groups.SettingsOf(parameter);
+      const double decay = parameter.shape_size() >= 2 ? options_.optimizer.weight_decay : 0;
+      segments_[unit].push_back({.begin = begin - shard_begin,
+                                 .numel = end - begin,
+                                 .lr_scale = settings.lr_scale,
+                                 .weight_decay = settings.weight_decay.value_or(decay)});
     }
   }
 }
@@ -128,20 +134,19 @@ absl::Span<float> ShardStore::State(int unit, int array) const {
 }
 
 Vote ShardStore::MeasureGradients() const {
-  Vote vote;
+  NormSum norm(options_.norm_type);
   for (size_t unit = 0; unit < options_.units.size(); ++unit) {
-    const absl::Span<float> gradients = Gradients(static_cast<int>(unit)).as<float>();
+    const ShardSpan gradients = Gradients(static_cast<int>(unit));
     for (const Segment& segment : segments_[unit]) {
-      double sum = 0;
-      for (int64_t i = 0; i < segment.numel; ++i) {
-        const double g = gradients[segment.begin + i];
-        sum += g * g;
-      }
-      vote.squared_norm += sum;
+      norm.Add({.data = gradients.data + segment.begin * DTypeBytes(gradients.dtype),
+                .numel = segment.numel,
+                .dtype = gradients.dtype});
     }
   }
+  Vote vote;
+  vote.norm_term = norm.term();
   // Squares of finite floats are finite doubles, and so is any sum of them that a memory can hold.
-  vote.non_finite = std::isfinite(vote.squared_norm) ? 0 : 1;
+  vote.non_finite = std::isfinite(norm.term()) ? 0 : 1;
   return vote;
 }
 
@@ -198,13 +203,15 @@ void ShardStore::RestoreUndo() {
 }
 
 void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
-  const UpdateStep step = {.update = record.update,
-                           .learning_rate = record.learning_rate,
-                           .gradient_scale = record.clip_coefficient};
   for (const Segment& segment : segments_[unit]) {
+    const UpdateStep step = {.update = record.update,
+                             .learning_rate = record.learning_rate * segment.lr_scale,
+                             .gradient_scale = record.clip_coefficient};
+    OptimizerOptions optimizer = options_.optimizer;
+    optimizer.weight_decay = segment.weight_decay;
     UpdateRun run;
     run.numel = segment.numel;
-    run.decay = segment.decay;
+    run.decay = segment.weight_decay != 0;
     run.gradient = Gradients(unit).as<float>().data() + segment.begin;
     run.parameter = Parameters(unit).as<float>().data() + segment.begin;
     for (int array = 0; array < state_arrays(); ++array) {
@@ -214,17 +221,30 @@ void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
       run.copy = ComputeSlice(unit) + segment.begin;
       run.copy_dtype = options_.units[unit].param_dtype();
     }
-    UpdateElements(options_.optimizer, step, run);
+    UpdateElements(optimizer, step, run);
   }
 }
 
 void ShardStore::WriteComputeSlices() {
-  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
-    if (ComputeSlice(unit) == nullptr) continue;
-    const absl::Span<float> master = Parameters(unit).as<float>();
-    CastFloat32(master.data(), static_cast<int64_t>(master.size()),
-                options_.units[unit].param_dtype(), ComputeSlice(unit));
-  }
+  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit)
+    WriteComputeSlice(unit);
+}
+
+void ShardStore::WriteComputeSlice(int unit) {
+  if (ComputeSlice(unit) == nullptr) return;
+  const absl::Span<float> master = Parameters(unit).as<float>();
+  CastFloat32(master.data(), static_cast<int64_t>(master.size()),
+              options_.units[unit].param_dtype(), ComputeSlice(unit));
+}
+
+void ShardStore::ResumeAt(int64_t step, int64_t update) {
+  header().vote = Vote();
+  StepRecord record;
+  record.step = step;
+  record.update = update;
+  header().record = record;
+  header().undo_unit = 0;
+  for (size_t unit = 0; unit < options_.units.size(); ++unit) Tag(static_cast<int>(unit)) = step;
 }
 
 void ShardStore::FinishStep(absl::FunctionRef<void(int unit, double us)> timed) {

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/parameter_groups.h"
 #include "tessera/v1/plan.pb.h"
 #include "worker/fault_points.h"
 #include "worker/optimizer.h"
@@ -34,7 +35,7 @@ namespace tessera {
 struct Vote {
   int64_t step = 0;
   int64_t attempt = 0;
-  double squared_norm = 0;  // of this rank's gradient shards
+  double norm_term = 0;  // of this rank's gradient shards (worker/norm.h)
   double loss_sum = 0;
   int64_t loss_count = 0;
   uint64_t order_hash = 0;  // of the units unsharded in the step, in order
@@ -72,6 +73,8 @@ class ShardStore {
     std::vector<v1::UnitLayout> layouts;
     int shard_index = 0;
     OptimizerOptions optimizer;
+    ParameterGroups groups;
+    double norm_type = 2;  // of MeasureGradients: 1 or more; infinity: the largest magnitude
     // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in
     // param_dtype. The slice is the master itself where param_dtype is float32; elsewhere the
     // optimizer writes it beside the master, in the same pass. Empty: SLOTS.
@@ -90,8 +93,9 @@ class ShardStore {
 
   // Writes the slices that are copies, from the masters: once the masters are filled.
   void WriteComputeSlices();
+  void WriteComputeSlice(int unit);
 
-  // Sum over the gradient shards in double, and whether all of it is finite.
+  // What the gradient shards add to their norm, in double, and whether all of it is finite.
   Vote MeasureGradients() const;
 
   // Writes this rank's vote and, before it, what the step will need if the vote passes.
@@ -108,6 +112,8 @@ class ShardStore {
   void FinishStep(absl::FunctionRef<void(int unit, double us)> timed);
   // The last step applied to the unit; 0: none.
   int64_t StepTag(int unit) const;
+  // Shards and state have been filled with those of step `step`, after `update` updates.
+  void ResumeAt(int64_t step, int64_t update);
 
  private:
   struct Header;
@@ -115,7 +121,8 @@ class ShardStore {
   struct Segment {
     int64_t begin = 0;
     int64_t numel = 0;
-    bool decay = false;
+    double lr_scale = 1;
+    double weight_decay = 0;
   };
 
   explicit ShardStore(Options options);

@@ -84,7 +84,7 @@ TEST(ShardStoreTest, PaddingIsNeverUpdatedAndNeverCounted) {
     std::fill(store->Parameters(unit).as<float>().begin(),
               store->Parameters(unit).as<float>().end(), 7.0f);
   }
-  EXPECT_EQ(store->MeasureGradients().squared_norm, kUnits * 10 * 9.0);
+  EXPECT_EQ(store->MeasureGradients().norm_term, kUnits * 10 * 9.0);
   Vote1(*store, 1);
   store->FinishStep(Ignore);
   EXPECT_NE(store->Parameters(0).as<float>()[9], 7.0f);

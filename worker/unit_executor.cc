@@ -150,14 +150,6 @@ absl::Status UnitExecutor::TryPrefetch(int unit) {
 
 absl::Status UnitExecutor::Prefetch(int unit) { return TryPrefetch(unit); }
 
-absl::Status UnitExecutor::PrefetchAhead() {
-  if (!order_known_) return absl::OkStatus();
-  const size_t end =
-      std::min(order_.size(), position_ + static_cast<size_t>(options_.layout.prefetch()));
-  for (size_t i = position_; i < end; ++i) TESSERA_RETURN_IF_ERROR(TryPrefetch(order_[i]));
-  return absl::OkStatus();
-}
-
 void UnitExecutor::BeginStep() {
   position_ = 0;
   order_hash_ = kHashStart;
@@ -179,7 +171,7 @@ absl::Status UnitExecutor::FollowOrder(int unit) {
   return absl::OkStatus();
 }
 
-absl::Status UnitExecutor::Unshard(int unit, bool in_order) {
+absl::Status UnitExecutor::Unshard(int unit, bool in_order, bool backward) {
   if (in_order) TESSERA_RETURN_IF_ERROR(FollowOrder(unit));
   UnitState& state = states_[unit];
   if (!Empty(unit) && state.slot < 0) {
@@ -198,7 +190,7 @@ absl::Status UnitExecutor::Unshard(int unit, bool in_order) {
   ++state.uses;
   // Ahead of the wait: this rank's part of the next unit does not depend on the others' part of
   // this one.
-  if (in_order) TESSERA_RETURN_IF_ERROR(PrefetchAhead());
+  if (in_order) TESSERA_RETURN_IF_ERROR(PrefetchAhead(unit, backward));
   if (!Empty(unit) && !state.whole) {
     const double before = state.gather_timing.work_us;
     TESSERA_ASSIGN_OR_RETURN(const double wait_us,
@@ -301,14 +293,18 @@ absl::Status UnitExecutor::Reduce(int unit) {
   TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
   const int slot = gradient_slot_[unit];
   state.reduce_timing = OpTiming();
-  TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
-                                              {.unit = unit,
-                                               .gradient_slot = slot,
-                                               .shard = options_.store->Gradients(unit),
-                                               .gradient_dtype = options_.units[unit].param_dtype(),
-                                               .reduce_dtype = options_.units[unit].reduce_dtype(),
-                                               .accumulate = state.reductions > 0},
-                                              /*stream=*/nullptr, &state.reduce_timing));
+  const ReduceScatterOp op = {.unit = unit,
+                              .gradient_slot = slot,
+                              .shard = options_.store->Gradients(unit),
+                              .gradient_dtype = options_.units[unit].param_dtype(),
+                              .reduce_dtype = options_.units[unit].reduce_dtype(),
+                              .accumulate = state.reductions > 0};
+  if (reduce_hook_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(ReduceThroughHook(op));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
+                                                op, /*stream=*/nullptr, &state.reduce_timing));
+  }
   state.reducing = true;
   ++state.reductions;
   gradient_tenants_[slot] = -1;
@@ -321,16 +317,6 @@ void UnitExecutor::KeepGradient(int unit) { states_[unit].kept = Trainable(unit)
 
 void UnitExecutor::PublishShard(int unit) {
   if (!Empty(unit)) options_.collectives->PublishShard(unit);
-}
-
-absl::Status UnitExecutor::GatherMaster(int unit, char* whole) {
-  if (Empty(unit)) return absl::OkStatus();
-  const int slot = gradient_slot_[unit];
-  if (slot < 0 || gradient_tenants_[slot] >= 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no buffer to gather unit ", Name(unit), " through; end the step first"));
-  }
-  return options_.collectives->GatherShards(unit, slot, options_.store->Parameters(unit), whole);
 }
 
 absl::Status UnitExecutor::FinishReductions() {

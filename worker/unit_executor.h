@@ -19,8 +19,10 @@
 #define TESSERA_WORKER_UNIT_EXECUTOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +35,9 @@
 
 namespace tessera {
 
+// FSDP's BACKWARD_PRE, BACKWARD_POST and None: when a unit's backward starts to gather the next.
+enum class BackwardPrefetch { kPre, kPost, kNone };
+
 class UnitExecutor {
  public:
   struct Options {
@@ -41,6 +46,7 @@ class UnitExecutor {
     std::vector<v1::UnitLayout> layouts;
     Collectives* collectives = nullptr;
     ShardStore* store = nullptr;
+    BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
     StatsRecorder* stats = nullptr;
   };
 
@@ -53,10 +59,15 @@ class UnitExecutor {
   // Gathers the unit if it is not whole and counts a use. `in_order`: the call is part of the
   // step's order. FAILED_PRECONDITION: no slot is left (names the units in them), or
   // (ORDER_MISMATCH) not the unit that the order has here.
-  absl::Status Unshard(int unit, bool in_order);
+  // `backward`: it is for a backward or what is computed again there; chooses what is gathered
+  // ahead.
+  absl::Status Unshard(int unit, bool in_order, bool backward = false);
   // Ends a use.
   void Release(int unit);
   absl::Status Prefetch(int unit);
+  // From now on the unit's Unshard in a forward (or a backward) starts to gather `ahead` in place of
+  // the units that come next in the order; at most layout.prefetch of them at once, as ever.
+  void SetPrefetch(int unit, bool backward, std::vector<int> ahead);
   // The unsharded unit; null unless it has a use.
   char* Unsharded(int unit) const;
 
@@ -69,6 +80,15 @@ class UnitExecutor {
   // Starts to average the unit's gradients over the group. Parameters without a gradient count as
   // zero.
   absl::Status Reduce(int unit);
+  // BackwardPrefetch::kPost: the unit's backward is done, and what comes after it may be gathered.
+  absl::Status PrefetchAfter(int unit);
+  // In place of the collectives' reduction, from now on. It waits, and drops the gradient slot.
+  using ReduceHook = std::function<absl::Status(const ReduceScatterOp& op, int64_t padded_numel)>;
+  void SetReduceHook(ReduceHook hook) { reduce_hook_ = std::move(hook); }
+  bool has_reduce_hook() const { return reduce_hook_ != nullptr; }
+  // The longest gradient slot. FAILED_PRECONDITION: gradients are in some slot (names the unit), so
+  // that ranks might not agree which are free.
+  absl::StatusOr<int> FreeGradientSlot() const;
   // Instead of Reduce: the gradients stay where they are, and a later micro-batch of the step adds
   // to them and reduces the sum. Nothing is sent. Only where the layout has a gradient slot for
   // each unit.
@@ -76,6 +96,8 @@ class UnitExecutor {
   // The unit's flat parameter as the master shards have it, in their dtype, into `whole`
   // (padded_numel elements; null: this rank only takes part). Waits. Call between steps.
   absl::Status GatherMaster(int unit, char* whole);
+  // As GatherMaster, of one of the optimizer's arrays.
+  absl::Status GatherState(int unit, int array, char* whole);
   // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
   // not reduced, or its gradients were only kept, a use has not ended, or the step ended before its
   // order did; names the unit.
@@ -103,6 +125,8 @@ class UnitExecutor {
     Event reduced;
     bool reducing = false;
     OpTiming reduce_timing;
+    std::optional<std::vector<int>> ahead[2];  // to gather in its forward, and in its backward
+    bool ahead_at_reduce = false;  // BackwardPrefetch::kPost: its backward has not looked ahead yet
   };
   struct SlotState {
     int tenant = -1;
@@ -122,7 +146,10 @@ class UnitExecutor {
   int GatheredAhead() const;
   bool ComesSoon(int unit) const;
   absl::Status TryPrefetch(int unit);
-  absl::Status PrefetchAhead();
+  absl::Status GatherNext(int unit, bool backward);
+  absl::Status PrefetchAhead(int unit, bool backward);
+  absl::Status ReduceThroughHook(const ReduceScatterOp& op);
+  absl::Status GatherShard(int unit, const ShardSpan& shard, char* whole);
   absl::Status FollowOrder(int unit);
   absl::Status OpenGradient(int unit);
   absl::Status ZeroUnwritten(int unit);
@@ -134,6 +161,7 @@ class UnitExecutor {
   std::vector<int> gradient_tenants_;     // by gradient slot; -1: free
   std::vector<int> resident_slot_;        // by unit; -1: takes turns with others
   const std::vector<int> gradient_slot_;  // by unit; -1: the unit has no elements
+  ReduceHook reduce_hook_;
   int64_t calls_ = 0;
   bool order_known_ = false;
   std::vector<int> order_;

@@ -12,11 +12,11 @@ namespace {
 // Elements summed at once: bounds what a call needs beside the slot.
 constexpr int64_t kLongestRun = int64_t{1} << 16;
 
-void AddTo(std::vector<double>& sum, const FlatTensor& term, bool first) {
+void AddTo(std::vector<double>& sum, const void* terms, int64_t count, DType dtype, bool first) {
   // In float32 each addition rounds: a double that holds a float's value is that float.
-  const bool wide = term.dtype == v1::FLOAT64;
-  for (int64_t i = 0; i < term.numel; ++i) {
-    const double value = ElementOf(term.data, term.dtype, i);
+  const bool wide = dtype == v1::FLOAT64;
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = ElementOf(terms, dtype, i);
     if (first) {
       sum[i] = value;
     } else {
@@ -39,42 +39,48 @@ int64_t WorldSums::Fit(int64_t runs, DType dtype) const {
   return std::min(kLongestRun, slot_bytes_ / (runs * DTypeBytes(dtype)));
 }
 
-absl::Status WorldSums::Sum(const FlatTensor& input, int64_t stride, int first_owner, int runs,
-                            const FlatTensor& output, int owner) {
+absl::Status WorldSums::Sum(const FlatTensor& input, const Runs& runs, double divisor,
+                            const FlatTensor& output) {
   const int64_t element = DTypeBytes(input.dtype);
-  const int64_t length = Fit(runs, input.dtype);
+  const int64_t length = Fit(runs.runs, input.dtype);
   if (length == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the gradient buffer of ", slot_bytes_, " bytes is shorter than one element of ",
         DTypeName(input.dtype), "; give wrap.shard_align_bytes 8 or more"));
   }
-  const bool mine = owner >= first_owner && owner < first_owner + runs;
-  char* from = static_cast<char*>(input.data);
+  const int mine = runs.owner - runs.first;
+  const bool owns = mine >= 0 && mine < runs.runs;
+  const char* const from = static_cast<const char*>(input.data);
+  sum_.resize(std::max<size_t>(sum_.size(), length));
   for (int64_t begin = 0; begin < output.numel; begin += length) {
     const int64_t count = std::min(length, output.numel - begin);
     const auto write = [&](char* slot) {
-      for (int run = 0; run < runs; ++run) {
+      for (int run = 0; run < runs.runs; ++run) {
         std::memcpy(slot + run * count * element,
-                    from + ((first_owner + run) * stride + begin) * element, count * element);
+                    from + ((runs.first + run) * runs.stride + begin) * element, count * element);
       }
     };
     const auto read = [&](int rank, const char* part) {
-      if (!mine) return;
-      char* term = const_cast<char*>(part) + (owner - first_owner) * count * element;
-      AddTo(sum_, {term, count, input.dtype}, /*first=*/rank == 0);
+      if (owns) AddTo(sum_, part + mine * count * element, count, input.dtype, rank == 0);
     };
-    sum_.resize(std::max<size_t>(sum_.size(), count));
-    TESSERA_RETURN_IF_ERROR(collectives_->ExchangeParts(unit_, gradient_slot_,
-                                                        runs * count * element, write, read));
-    for (int64_t i = 0; mine && i < count; ++i)
-      SetElement(output.data, output.dtype, begin + i, sum_[i]);
+    TESSERA_RETURN_IF_ERROR(collectives_->ExchangeParts(
+        unit_, gradient_slot_, runs.runs * count * element, write, read));
+    const bool wide = input.dtype == v1::FLOAT64;
+    for (int64_t i = 0; owns && i < count; ++i) {
+      SetElement(output.data, output.dtype, begin + i,
+                 wide ? sum_[i] / divisor
+                      : static_cast<float>(sum_[i]) / static_cast<float>(divisor));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status WorldSums::AllReduce(const FlatTensor& tensor) {
-  if (world_.world_size == 1) return absl::OkStatus();
-  return Sum(tensor, /*stride=*/0, /*first_owner=*/0, /*runs=*/1, tensor, /*owner=*/0);
+absl::Status WorldSums::AllReduce(const FlatTensor& tensor, double divisor) {
+  if (world_.world_size == 1) {
+    DivideElements(tensor, divisor);
+    return absl::OkStatus();
+  }
+  return Sum(tensor, Runs(), divisor, tensor);
 }
 
 absl::Status WorldSums::ReduceScatter(const FlatTensor& input, const FlatTensor& output) {
@@ -90,7 +96,10 @@ absl::Status WorldSums::ReduceScatter(const FlatTensor& input, const FlatTensor&
   // All owners' runs at once, unless the slot is too short for an element of each.
   const int runs = Fit(world_.world_size, input.dtype) > 0 ? world_.world_size : 1;
   for (int first = 0; first < world_.world_size; first += runs) {
-    TESSERA_RETURN_IF_ERROR(Sum(input, output.numel, first, runs, output, world_.rank));
+    TESSERA_RETURN_IF_ERROR(Sum(
+        input,
+        {.first = first, .runs = runs, .owner = world_.rank, .stride = output.numel},
+        /*divisor=*/1, output));
   }
   return absl::OkStatus();
 }

@@ -31,8 +31,8 @@ class WorldSums {
   // `gradient_slot` has `slot_bytes` bytes and no tenant while a call runs. `unit`: for errors.
   WorldSums(Collectives* collectives, World world, int unit, int gradient_slot, int64_t slot_bytes);
 
-  // tensor[i] becomes the sum of all ranks' tensor[i].
-  absl::Status AllReduce(const FlatTensor& tensor);
+  // tensor[i] becomes the sum of all ranks' tensor[i], divided by `divisor`.
+  absl::Status AllReduce(const FlatTensor& tensor, double divisor = 1);
   // `input` is world_size runs as long as `output`, which becomes the sum of all ranks' run of
   // number `rank`. INVALID_ARGUMENT: it is not.
   absl::Status ReduceScatter(const FlatTensor& input, const FlatTensor& output);
@@ -40,10 +40,16 @@ class WorldSums {
  private:
   // Elements of which `runs` runs fit into the slot at once; 0: none.
   int64_t Fit(int64_t runs, DType dtype) const;
-  // output[i] = sum over all ranks of input[i], on the owner alone, for `runs` owners from
-  // `first_owner` on, whose inputs are `stride` elements apart.
-  absl::Status Sum(const FlatTensor& input, int64_t stride, int first_owner, int runs,
-                   const FlatTensor& output, int owner);
+  // For `runs` owners from number `first` on, whose runs of `input` are `stride` elements apart:
+  // `output` of `owner` becomes the sum over all ranks of its run, divided by `divisor`.
+  struct Runs {
+    int first = 0;
+    int runs = 1;
+    int owner = 0;
+    int64_t stride = 0;
+  };
+  absl::Status Sum(const FlatTensor& input, const Runs& runs, double divisor,
+                   const FlatTensor& output);
 
   Collectives* const collectives_;
   const World world_;

@@ -203,6 +203,8 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   store.layouts = parts.planned.layouts;
   store.shard_index = rank;
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
+  TESSERA_ASSIGN_OR_RETURN(store.groups, ParameterGroups::Create(spec_.optimizer()));
+  TESSERA_ASSIGN_OR_RETURN(store.norm_type, NormTypeOf(spec_.optimizer()));
   store.slices = ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));

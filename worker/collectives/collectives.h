@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -104,6 +105,16 @@ class Collectives {
   virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                     char* whole) = 0;
 
+  // Ends what AcquireGradient began without a reduction: the gradients in the slot are dropped.
+  // UNIMPLEMENTED: on GPUs and between hosts, as ExchangeParts.
+  virtual absl::Status DropGradient(int gradient_slot);
+
+  // Every rank writes its part, of the same length on all, into its gradient slot, which has no
+  // tenant, and reads every rank's, in rank order. Waits before it reads. `unit` is for errors.
+  virtual absl::Status ExchangeParts(int unit, int gradient_slot, int64_t bytes,
+                                     absl::FunctionRef<void(char* slot)> write,
+                                     absl::FunctionRef<void(int rank, const char* part)> read);
+
   // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
   // names the moment in errors.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
@@ -117,6 +128,17 @@ class Collectives {
   virtual void Abort(const absl::Status& status) = 0;
   virtual void Interrupt(const absl::Status& status) = 0;
 };
+
+inline absl::Status Collectives::DropGradient(int /*gradient_slot*/) {
+  return absl::UnimplementedError("gradients cannot be taken out of their buffer here");
+}
+
+inline absl::Status Collectives::ExchangeParts(int /*unit*/, int /*gradient_slot*/,
+                                               int64_t /*bytes*/, absl::FunctionRef<void(char*)>,
+                                               absl::FunctionRef<void(int, const char*)>) {
+  return absl::UnimplementedError(
+      "communication hooks and sums of whole gradients need all ranks on one host, without GPUs");
+}
 
 }  // namespace tessera
 

@@ -231,6 +231,8 @@ std::string ShmCollectives::Describe(uint64_t tag) const {
       return absl::StrCat("gather of the master shards of unit ", options_.unit_names[unit]);
     case Kind::kExchange:
       return "an exchange between all ranks";
+    case Kind::kParts:
+      return absl::StrCat("sum over all ranks through unit ", options_.unit_names[unit]);
   }
   return "nothing known";
 }

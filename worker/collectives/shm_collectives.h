@@ -53,6 +53,10 @@ class ShmCollectives final : public Collectives {
                                       OpTiming* timing) override;
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override;
+  absl::Status DropGradient(int gradient_slot) override;
+  absl::Status ExchangeParts(int unit, int gradient_slot, int64_t bytes,
+                             absl::FunctionRef<void(char* slot)> write,
+                             absl::FunctionRef<void(int rank, const char* part)> read) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override;
   absl::Status Progress() override;
@@ -60,7 +64,7 @@ class ShmCollectives final : public Collectives {
   void Interrupt(const absl::Status& status) override { sync_.Interrupt(status); }
 
  private:
-  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4 };
+  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4, kParts = 5 };
   class Operation;
   class AllGatherOperation;
   class ArriveOperation;

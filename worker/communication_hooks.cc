@@ -64,14 +64,14 @@ class HookReduction {
                                 op.gradient_dtype};
     const FlatTensor shard = {op.shard.data, op.shard.numel, op.shard.dtype};
     // At one rank nothing is sharded, but a job that asks for shards gets one of everything.
-    const bool sharded = shard.numel < padded_numel ||
-                         (world_.world_size == 1 &&
-                          parts_.layout.sharding_strategy() != v1::NO_SHARD);
+    const bool sharded =
+        shard.numel < padded_numel ||
+        (world_.world_size == 1 && parts_.layout.sharding_strategy() != v1::NO_SHARD);
     const DType low = sharded ? op.gradient_dtype : shard.dtype;
     const FlatTensor gradient =
         In(gradient_, padded_numel, hook_.low_precision ? low : op.reduce_dtype);
-    const FlatTensor output = In(output_, sharded ? shard.numel : 0,
-                                 hook_.low_precision ? shard.dtype : op.reduce_dtype);
+    const FlatTensor output =
+        In(output_, sharded ? shard.numel : 0, hook_.low_precision ? shard.dtype : op.reduce_dtype);
     CastElements(written, gradient);
     TESSERA_RETURN_IF_ERROR(collectives.DropGradient(op.gradient_slot));
     WorldSums sums(&collectives, world_, op.unit, op.gradient_slot,
@@ -162,9 +162,9 @@ absl::Status RegisterCommunicationHook(Session& session, CommunicationHook hook)
   for (size_t rank = 0; rank < names.size(); ++rank) {
     const std::string name = names[rank].c_str();
     if (name == hook.name) continue;
-    return impl.Keep(absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " registers the communication hook \"", name, "\", rank ", session.rank(),
-        " \"", hook.name, "\"; register the same one on every rank")));
+    return impl.Keep(absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " registers the communication hook \"", name, "\", rank ",
+                     session.rank(), " \"", hook.name, "\"; register the same one on every rank")));
   }
   const auto reduction = std::make_shared<HookReduction>(std::move(hook), impl.parts());
   impl.SetReduceHook([reduction](const ReduceScatterOp& op, int64_t padded_numel) {

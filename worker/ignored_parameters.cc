@@ -32,11 +32,11 @@ absl::Status Average(SessionImpl& impl, const FlatTensor& gradients) {
     Said other;
     std::memcpy(&other, all[i].data(), sizeof(other));
     if (other.numel == own.numel && other.dtype == own.dtype) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "AllReduceGradients of ", own.numel, " x ", DTypeName(gradients.dtype), " on rank ",
-        parts.assignment.rank(), " and ", other.numel, " x ",
-        DTypeName(static_cast<DType>(other.dtype)), " on rank ",
-        parts.collectives->group().ranks[i], "; give the same on every rank"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("AllReduceGradients of ", own.numel, " x ", DTypeName(gradients.dtype),
+                     " on rank ", parts.assignment.rank(), " and ", other.numel, " x ",
+                     DTypeName(static_cast<DType>(other.dtype)), " on rank ",
+                     parts.collectives->group().ranks[i], "; give the same on every rank"));
   }
   const int world_size = parts.assignment.world_size();
   WorldSums sums(parts.collectives.get(), {parts.assignment.rank(), world_size}, /*unit=*/0, slot,
@@ -75,11 +75,11 @@ absl::Status CheckEqualOnAllRanks(Session& session, absl::string_view what,
     if (other == own) continue;
     const SessionParts& parts = impl.parts();
     const int rank = parts.collectives->group().ranks[i];
-    return impl.Keep(BlameRank(
-        absl::FailedPreconditionError(absl::StrCat(
-            what, " differ between rank ", parts.assignment.rank(), " and rank ", rank,
-            "; make them equal on every rank, from one seed or one file")),
-        rank));
+    return impl.Keep(
+        BlameRank(absl::FailedPreconditionError(absl::StrCat(
+                      what, " differ between rank ", parts.assignment.rank(), " and rank ", rank,
+                      "; make them equal on every rank, from one seed or one file")),
+                  rank));
   }
   return absl::OkStatus();
 }

@@ -91,6 +91,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   bool has_reduce_hook() const { return executor_.has_reduce_hook(); }
   void SetReduceHook(UnitExecutor::ReduceHook hook) { executor_.SetReduceHook(std::move(hook)); }
   absl::Status CheckUsable() const { return Usable(); }
+  // Indices of the parameter's unit and of the parameter there; tied names too. NOT_FOUND.
+  absl::StatusOr<std::pair<int, int>> PlaceOf(absl::string_view parameter_fqn) const;
   // As worker/write_back.h.
   absl::Status WriteBack(absl::Span<const SummonedParameter> changed);
   // FAILED_PRECONDITION: the session is over or in a step; `what` is the caller's name.
@@ -152,8 +154,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status failure_;           // of the calling thread: the first; every later call returns it
   std::atomic<bool> left_{false};  // Finish or Abort has been here
   bool in_step_ = false;
-  int summoned_unit_ = -1;    // by a Summon with writeback, until WriteBack; -1: none
-  uint64_t meetings_ = 0;     // calls of Meet
+  int summoned_unit_ = -1;  // by a Summon with writeback, until WriteBack; -1: none
+  uint64_t meetings_ = 0;   // calls of Meet
   MicroBatch micro_batch_;
   StepOptions step_options_;
   int64_t step_ = 0;     // the last one committed

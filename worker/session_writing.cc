@@ -32,13 +32,18 @@ absl::Status CheckWhole(const SummonedParameter& given, const v1::Unit& unit,
       static_cast<int64_t>(given.bytes.size()) == bytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "parameter \"", given.fqn, "\" is written back as ", DTypeName(given.dtype), " in ",
-      given.bytes.size(), " bytes; it is ", DTypeName(unit.original_dtype()), ", has ", bytes,
-      " bytes and keeps its shape"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameter \"", given.fqn, "\" is written back as ", DTypeName(given.dtype),
+                   " in ", given.bytes.size(), " bytes; it is ", DTypeName(unit.original_dtype()),
+                   ", has ", bytes, " bytes and keeps its shape"));
 }
 
 }  // namespace
+
+absl::StatusOr<std::pair<int, int>> SessionImpl::PlaceOf(absl::string_view parameter_fqn) const {
+  TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter_fqn));
+  return std::make_pair(place.unit, place.parameter);
+}
 
 absl::Status SessionImpl::CheckIdle(absl::string_view what) {
   TESSERA_RETURN_IF_ERROR(Usable());
@@ -62,12 +67,12 @@ absl::StatusOr<std::vector<std::string>> SessionImpl::Meet(absl::string_view wha
     std::string& said = (*all)[i];
     if (said.compare(0, sizeof(tag), own, 0, sizeof(tag)) != 0) {
       const int rank = parts_.collectives->group().ranks[i];
-      return Keep(BlameRank(
-          WithReason(absl::FailedPreconditionError(absl::StrCat(
-                         "rank ", parts_.assignment.rank(), " is in ", what, " and rank ", rank,
-                         " is somewhere else; every rank has to call it")),
-                     "ORDER_MISMATCH"),
-          rank));
+      return Keep(
+          BlameRank(WithReason(absl::FailedPreconditionError(absl::StrCat(
+                                   "rank ", parts_.assignment.rank(), " is in ", what, " and rank ",
+                                   rank, " is somewhere else; every rank has to call it")),
+                               "ORDER_MISMATCH"),
+                    rank));
     }
     said.erase(0, sizeof(tag));
   }
@@ -109,9 +114,9 @@ absl::StatusOr<SessionImpl::Changes> SessionImpl::FindChanges(
     TESSERA_ASSIGN_OR_RETURN(const Place place, Find(parameter.fqn));
     if (changes.unit < 0) changes.unit = place.unit;
     if (place.unit != changes.unit) {
-      const std::string text = absl::StrCat("parameter \"", parameter.fqn, "\" is not in unit ",
-                                            Name(plan_.units(changes.unit)),
-                                            "; write back one unit at a time");
+      const std::string text =
+          absl::StrCat("parameter \"", parameter.fqn, "\" is not in unit ",
+                       Name(plan_.units(changes.unit)), "; write back one unit at a time");
       return summoned >= 0 ? absl::FailedPreconditionError(text) : absl::InvalidArgumentError(text);
     }
     if (!changes.parameters.try_emplace(place.parameter, &parameter).second) {
@@ -139,13 +144,13 @@ absl::Status SessionImpl::AgreeOn(const Changes& changes) {
     Change other;
     std::memcpy(&other, all[i].data(), sizeof(other));
     if (std::memcmp(&other, &own, sizeof(own)) == 0) continue;
-    const char* const what =
-        other.unit != own.unit ? "another unit"
-                               : (other.names != own.names ? "other parameters" : "other values");
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", parts_.collectives->group().ranks[i], " writes back ", what, " than rank ",
-        parts_.assignment.rank(), ", to unit ", Name(plan_.units(changes.unit)),
-        "; change parameters alike on every rank"));
+    const char* const what = other.unit != own.unit
+                                 ? "another unit"
+                                 : (other.names != own.names ? "other parameters" : "other values");
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", parts_.collectives->group().ranks[i], " writes back ", what,
+                     " than rank ", parts_.assignment.rank(), ", to unit ",
+                     Name(plan_.units(changes.unit)), "; change parameters alike on every rank"));
   }
   return absl::OkStatus();
 }

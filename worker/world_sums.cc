@@ -63,13 +63,13 @@ absl::Status WorldSums::Sum(const FlatTensor& input, const Runs& runs, double di
     const auto read = [&](int rank, const char* part) {
       if (owns) AddTo(sum_, part + mine * count * element, count, input.dtype, rank == 0);
     };
-    TESSERA_RETURN_IF_ERROR(collectives_->ExchangeParts(
-        unit_, gradient_slot_, runs.runs * count * element, write, read));
+    TESSERA_RETURN_IF_ERROR(collectives_->ExchangeParts(unit_, gradient_slot_,
+                                                        runs.runs * count * element, write, read));
     const bool wide = input.dtype == v1::FLOAT64;
     for (int64_t i = 0; owns && i < count; ++i) {
-      SetElement(output.data, output.dtype, begin + i,
-                 wide ? sum_[i] / divisor
-                      : static_cast<float>(sum_[i]) / static_cast<float>(divisor));
+      SetElement(
+          output.data, output.dtype, begin + i,
+          wide ? sum_[i] / divisor : static_cast<float>(sum_[i]) / static_cast<float>(divisor));
     }
   }
   return absl::OkStatus();
@@ -96,10 +96,9 @@ absl::Status WorldSums::ReduceScatter(const FlatTensor& input, const FlatTensor&
   // All owners' runs at once, unless the slot is too short for an element of each.
   const int runs = Fit(world_.world_size, input.dtype) > 0 ? world_.world_size : 1;
   for (int first = 0; first < world_.world_size; first += runs) {
-    TESSERA_RETURN_IF_ERROR(Sum(
-        input,
-        {.first = first, .runs = runs, .owner = world_.rank, .stride = output.numel},
-        /*divisor=*/1, output));
+    TESSERA_RETURN_IF_ERROR(
+        Sum(input, {.first = first, .runs = runs, .owner = world_.rank, .stride = output.numel},
+            /*divisor=*/1, output));
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 // What the job file says of single parameters of the optimizer (optimizer.groups), and of which
 // norm its gradients are clipped by.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const ParameterGroups groups, ParameterGroups::Create(job.optimizer()));
+//   TESSERA_ASSIGN_OR_RETURN(const auto groups, ParameterGroups::Create(job.optimizer()));
 //   const ParameterSettings settings = groups.SettingsOf(unit.parameters(p));
 //
 // Thread-safety: values.

@@ -76,7 +76,7 @@ class HookReduction {
     TESSERA_RETURN_IF_ERROR(collectives.DropGradient(op.gradient_slot));
     WorldSums sums(&collectives, world_, op.unit, op.gradient_slot,
                    parts_.layout.gradient_slots(op.gradient_slot).bytes());
-    CommunicationGroup group(&sums, world_, parts_.spec.mixed_precision().divide_factor());
+    CommunicationGroup group(&sums, world_, op.unit, parts_.spec.mixed_precision().divide_factor());
     TESSERA_RETURN_IF_ERROR(hook_.run(group, gradient, sharded ? &output : nullptr));
     const FlatTensor& result = sharded ? output : gradient;
     op.accumulate ? AddElements(result, shard) : CastElements(result, shard);
@@ -113,9 +113,9 @@ absl::Status CheckHook(const CommunicationHook& hook, const SessionParts& parts)
 
 }  // namespace
 
-CommunicationGroup::CommunicationGroup(WorldSums* sums, WorldSums::World world,
+CommunicationGroup::CommunicationGroup(WorldSums* sums, WorldSums::World world, int unit,
                                        double divide_factor)
-    : sums_(sums), world_(world), post_(divide_factor) {
+    : sums_(sums), world_(world), unit_(unit), post_(divide_factor) {
   if (divide_factor != 0) return;
   const DivideFactors factors = DivideFactorsFor(v1::FLOAT16, world.world_size);
   pre_ = factors.before;

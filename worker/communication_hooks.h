@@ -33,10 +33,12 @@ namespace tessera {
 // The ranks that average with each other, as a hook sees them. Not kept after the hook returns.
 class CommunicationGroup {
  public:
-  CommunicationGroup(WorldSums* sums, WorldSums::World world, double divide_factor);
+  CommunicationGroup(WorldSums* sums, WorldSums::World world, int unit, double divide_factor);
 
   int size() const { return world_.world_size; }
   int index() const { return world_.rank; }
+  // Index of the unit whose gradients these are, for hooks that keep something of each.
+  int unit() const { return unit_; }
   // An average is a sum whose terms are divided by `pre` and whose result is divided by `post`: the
   // factors of FSDP and FairScale (semantics.md 3.5), or 1 and mixed_precision.divide_factor.
   double pre_divide_factor() const { return pre_; }
@@ -53,6 +55,7 @@ class CommunicationGroup {
  private:
   WorldSums* const sums_;
   const WorldSums::World world_;
+  const int unit_;
   double pre_ = 1;
   double post_ = 1;
 };

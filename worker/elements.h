@@ -1,5 +1,5 @@
-// Elements of any trainable dtype, one at a time: for what is off the step's path. (The loops of the
-// step are in worker/collectives/cpu_kernels.h.)
+// Elements of any trainable dtype, one at a time: for what is off the step's path. (The step's own
+// loops are in worker/collectives/cpu_kernels.h.)
 //
 // Thread-safety: pure functions.
 #ifndef TESSERA_WORKER_ELEMENTS_H_

@@ -8,7 +8,8 @@
 namespace tessera {
 namespace {
 
-// 1 + 2^-8 is half way between two bfloat16 numbers: to the even one, 1. 1 + 3 x 2^-8 goes up to 1 + 2^-6.
+// 1 + 2^-8 is half way between two bfloat16 numbers: to the even one, 1. 1 + 3 x 2^-8 goes up to
+// 1 + 2^-6.
 TEST(ElementsTest, CastsRoundToNearestEven) {
   std::vector<float> from = {1 + 0x1p-8f, 1 + 0x3p-8f, -2};
   std::vector<uint16_t> to(3);

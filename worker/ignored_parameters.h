@@ -20,8 +20,8 @@ namespace tessera {
 // gradients[i] becomes its average over all ranks, the same bits on each: summed in rank order in
 // float32 (float64 for float64), divided once by the number of ranks (or
 // mixed_precision.divide_factor), rounded once. Of any length; it goes through the planned gradient
-// buffers in parts, and waits. Every rank calls it with as many elements of the same dtype. Inside a
-// step the average counts in gradient_norm and non_finite, so call it once a step for a gradient:
+// buffers in parts, and waits. Every rank calls it with as many elements of the same dtype. Inside
+// a step the average counts in gradient_norm and non_finite, so call it once a step for a gradient:
 // after the last micro-batch's last Reduce, with the sum over the micro-batches. Outside one it
 // counts nowhere. FAILED_PRECONDITION: a unit has gradients that are not reduced (names it).
 // INVALID_ARGUMENT: another length or dtype than another rank's, or no dtype of gradients.

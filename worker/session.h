@@ -117,8 +117,7 @@ class Session {
 
   int rank() const;
   int world_size() const;
-  // With every default filled in.
-  const v1::JobSpec& job() const;
+  const v1::JobSpec& job() const;  // with every default filled in
   const v1::Plan& plan() const;
   // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
   // leases and gradients are ordered. Others are UNIMPLEMENTED. Else null.
@@ -165,8 +164,8 @@ class Session {
   // since gradients of it were kept; names it.
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
 
-  // The whole parameter on every rank; all ranks call it, outside a step. writeback = true: the next
-  // call is WriteBack (worker/write_back.h) with what it has become.
+  // The whole parameter; all ranks call it, outside a step. writeback: WriteBack (write_back.h) is
+  // the next call.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
   // Every parameter of a unit for the price of one. keep = false: this rank only takes part.
@@ -181,7 +180,7 @@ class Session {
   // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 
-  // This rank's averaged gradient shard of the last step, in the unit's gradient_dtype. Only read it.
+  // This rank's averaged gradient shard of the last step, in gradient_dtype. Only read it.
   absl::StatusOr<ShardSpan> GradientShard(int unit) const;
 
   // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),

@@ -2,13 +2,12 @@
 // (sharded), and back. FSDP's FULL_STATE_DICT and SHARDED_STATE_DICT with their optimizer
 // counterparts; a tied parameter is one entry, whichever of its names it is asked for by.
 //
-//   TESSERA_RETURN_IF_ERROR(VisitFullState(session, {}, [&](absl::Span<const ParameterState> unit) {
-//     return Write(unit);  // on rank 0, a unit at a time
-//   }));
+//   const auto write = [&](absl::Span<const ParameterState> unit) { return Write(unit); };
+//   TESSERA_RETURN_IF_ERROR(VisitFullState(session, {}, write));  // on rank 0, a unit at a time
 //   TESSERA_RETURN_IF_ERROR(LoadFullState(session, {}, CountersOf(session), find));
 //
 // Every rank calls each of them but ShardedState and CountersOf, outside a step and with no unit in
-// use. Where some ranks only come, the ranks that came get an error that names one that is elsewhere
+// use. Where only some ranks come, those that came get an error that names one that is elsewhere
 // (FAILED_PRECONDITION) or those that are missing (DEADLINE_EXCEEDED), and never hang.
 //
 // Values are in the unit's original dtype, the optimizer's arrays in float32, both row-major and
@@ -68,9 +67,9 @@ absl::Status VisitFullState(
     Session& session, const StateOptions& options,
     absl::FunctionRef<absl::Status(absl::Span<const ParameterState> unit)> visit);
 
-// Asks `find` on every rank for each parameter of the plan, by its FQN and, where that is NOT_FOUND,
-// by the tied ones, and keeps this rank's slices; a unit at a time. `find` gives the same on every
-// rank. Its tied_fqns are not looked at. Sets the counters: the next step is step + 1.
+// Asks `find` on every rank for each parameter of the plan, by its FQN and, where that is
+// NOT_FOUND, by the tied ones, and keeps this rank's slices; a unit at a time. `find` gives the
+// same on every rank; its tied_fqns are not looked at. Sets the counters: next is step + 1.
 // INVALID_ARGUMENT: another shape, dtype or arrays than the plan's (names the FQN); or values other
 // than another rank's. Errors of `find` as they are. After an error the session is over, with its
 // units in part loaded. UNIMPLEMENTED: on GPUs.

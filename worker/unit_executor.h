@@ -65,8 +65,8 @@ class UnitExecutor {
   // Ends a use.
   void Release(int unit);
   absl::Status Prefetch(int unit);
-  // From now on the unit's Unshard in a forward (or a backward) starts to gather `ahead` in place of
-  // the units that come next in the order; at most layout.prefetch of them at once, as ever.
+  // From now on the unit's Unshard in a forward (or a backward) starts to gather `ahead` in place
+  // of the units that come next in the order; at most layout.prefetch of them at once, as ever.
   void SetPrefetch(int unit, bool backward, std::vector<int> ahead);
   // The unsharded unit; null unless it has a use.
   char* Unsharded(int unit) const;

@@ -2,7 +2,7 @@
 // For what is no unit's gradient (parameters that are in no unit) or is not reduced as the executor
 // would (communication hooks).
 //
-//   WorldSums sums(collectives, {.rank = 1, .world_size = 4}, /*unit=*/0, /*gradient_slot=*/0, bytes);
+//   WorldSums sums(collectives, {.rank = 1, .world_size = 4}, unit, gradient_slot, slot_bytes);
 //   TESSERA_RETURN_IF_ERROR(sums.AllReduce(tensor));
 //
 // Every call waits for every rank, and every rank makes the same calls. Sums run in rank order in

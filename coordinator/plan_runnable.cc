@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
 #include "common/errors.h"
+#include "common/parameter_groups.h"
 #include "common/status_macros.h"
 
 namespace tessera {
@@ -79,6 +80,27 @@ absl::Status CheckUnit(const v1::Unit& unit) {
   return absl::OkStatus();
 }
 
+// Parameters in no unit are a program's own affair (worker/ignored_parameters.h).
+absl::Status CheckInNoUnit(const v1::JobSpec& resolved, const v1::Plan& plan) {
+  if (plan.units_size() == 0) {
+    return InvalidField("wrap.root_unit",
+                        "by_policy leaves every parameter in no unit; give always, or a policy "
+                        "that makes a unit");
+  }
+  if (resolved.workload() != "gpt") return absl::OkStatus();
+  if (plan.ignored_size() > 0) {
+    return InvalidField("wrap.ignore",
+                        absl::StrCat("leaves \"", plan.ignored(0),
+                                     "\" in no unit, and the workload gpt trains all of its "
+                                     "parameters; drop it, or attach a program that trains its "
+                                     "own"));
+  }
+  if (plan.units().rbegin()->fqn().empty()) return absl::OkStatus();
+  return InvalidField("wrap.root_unit",
+                      "by_policy leaves the root out, and the workload gpt trains all of its "
+                      "parameters; give always, or attach a program that trains its own");
+}
+
 absl::Status CheckJob(const v1::MixedPrecisionSpec& precision) {
   if (precision.loss_scale() != "none" && precision.has_loss_scale()) {
     return InvalidField("mixed_precision.loss_scale", absl::StrCat("\"", precision.loss_scale(),
@@ -98,15 +120,10 @@ absl::Status CheckJob(const v1::MixedPrecisionSpec& precision) {
 }  // namespace
 
 absl::Status CheckPlanRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
-  if (plan.ignored_size() > 0) {
-    return InvalidField("wrap.ignore", absl::StrCat("leaves \"", plan.ignored(0),
-                                                    "\" in no unit, which is not available yet; "
-                                                    "every parameter must be in one"));
-  }
-  if (plan.units_size() == 0 || !plan.units().rbegin()->fqn().empty()) {
-    return InvalidField("wrap.root_unit",
-                        "by_policy leaves the root out, which is not available yet; give always");
-  }
+  TESSERA_RETURN_IF_ERROR(CheckInNoUnit(resolved, plan));
+  TESSERA_ASSIGN_OR_RETURN(const ParameterGroups groups,
+                           ParameterGroups::Create(resolved.optimizer()));
+  TESSERA_RETURN_IF_ERROR(groups.CheckUsed(plan));
   TESSERA_RETURN_IF_ERROR(CheckJob(resolved.mixed_precision()));
   for (const v1::Unit& unit : plan.units()) TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
   return absl::OkStatus();

@@ -16,9 +16,9 @@
 namespace tessera {
 namespace {
 
-// A gpt of two blocks, with more of the job file.
-absl::Status Check(const std::string& more) {
-  auto spec = ParseJobSpec(absl::StrCat(R"({"name":"j","model":{"layers":2})", more, "}"), "job");
+// A job with this model.
+absl::Status CheckModel(const std::string& model, const std::string& more) {
+  auto spec = ParseJobSpec(absl::StrCat(R"({"name":"j")", model, more, "}"), "job");
   if (!spec.ok()) return spec.status();
   auto job = ResolveJobSpec(*std::move(spec));
   if (!job.ok()) return job.status();
@@ -28,6 +28,9 @@ absl::Status Check(const std::string& more) {
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? CheckPlanRunnable(*job, *plan) : plan.status();
 }
+
+// A gpt of two blocks, with more of the job file.
+absl::Status Check(const std::string& more) { return CheckModel(R"(,"model":{"layers":2})", more); }
 
 std::string Override(const std::string& fqn, const std::string& config) {
   return absl::StrCat(R"(,"wrap":{"overrides":[{"fqn":")", fqn, R"(","config":)", config, "}]}");
@@ -54,6 +57,8 @@ TEST(PlanRunnableTest, NamesWhatComesLater) {
        "mixed_precision.keep_grads_in_reduce_dtype", "give false"},
       {R"(,"mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32","unsynced_grad_dtype":"reduce"})",
        "mixed_precision.unsynced_grad_dtype", "give compute"},
+      {R"(,"optimizer":{"groups":[{"pattern":"h.*.bias"}]})", "optimizer.groups[0].pattern",
+       "matches no parameter of the plan"},
       {R"(,"mixed_precision":{"loss_scale":"dynamic"})", "mixed_precision.loss_scale", "give none"},
       {R"(,"mixed_precision":{"loss_scale":"1024"})", "mixed_precision.loss_scale", "give none"},
       {R"(,"mixed_precision":{"divide_factor":3})", "mixed_precision.divide_factor", "is 3"},
@@ -72,6 +77,22 @@ TEST(PlanRunnableTest, NamesWhatComesLater) {
     EXPECT_EQ(Field(status), field) << status;
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(because));
   }
+}
+
+// Of a program of one's own; gpt's are refused above.
+TEST(PlanRunnableTest, ParametersInNoUnitRunWithAProgramThatTrainsThem) {
+  const std::string model =
+      R"(,"workload":"attached","model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}],
+      "children":[{"name":"a","class_name":"A","parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}]}}})";
+  EXPECT_TRUE(
+      CheckModel(model, R"(,"wrap":{"policy":"class","wrap_classes":["A"],"ignore":["w"]})").ok());
+  EXPECT_TRUE(
+      CheckModel(model,
+                 R"(,"wrap":{"policy":"class","wrap_classes":["A"],"root_unit":"by_policy"})")
+          .ok());
+  const absl::Status none =
+      CheckModel(model, R"(,"wrap":{"policy":"none","root_unit":"by_policy"})");
+  EXPECT_EQ(Field(none), "wrap.root_unit") << none;
 }
 
 TEST(PlanRunnableTest, BuffersAreNotCastYet) {

@@ -146,7 +146,7 @@ TEST_P(PrefetchTest, ListsTakeThePlaceOfTheOrder) {
             "r:root");
   EXPECT_EQ(
       SecondStep(GetParam(), "pre", prepare, 2),
-      "g:root f:root g:h0 g:h2 g:h1 f:h0 f:h1 f:h2 g:h0 b:h2 r:h2 b:h1 r:h1 b:h0 r:h0 r:root");
+      "g:root f:root g:h0 g:h2 g:h1 f:h0 f:h1 g:h1 f:h2 g:h0 b:h2 r:h2 b:h1 r:h1 b:h0 r:h0 r:root");
 }
 
 TEST(PrefetchRulesTest, WrongListsAreNamed) {

@@ -1,6 +1,6 @@
 // A communication hook of one's own: gradients are sent in bfloat16, and what the rounding leaves
-// out is kept and added to the next step's. Over many steps nothing is lost, where plain compression
-// loses every part of a gradient that is too small for its exponent.
+// out is kept and added to the next step's. Over many steps nothing is lost, where plain
+// compression loses every part of a gradient that is too small for its exponent.
 //
 //   TESSERA_RETURN_IF_ERROR(RegisterCommunicationHook(*session, ErrorFeedbackHook()));
 //

@@ -77,12 +77,12 @@ absl::StatusOr<ToyValues> Gradients(Session& session, const std::function<double
   return start;
 }
 
-// First parameters of units got `average`, the others nothing. Parameters lie within 1 of 0, so that
-// their difference is off by no more than a few 2^-24.
+// First parameters of units got `average`, the others nothing, as far as parameters near 0 and 30
+// tell in float32.
 void ExpectGradients(const ToyValues& gradients, double average) {
   for (const auto& [fqn, values] : gradients) {
     const bool first = fqn == "emb.weight" || fqn.back() == 'w';
-    for (const float value : values) EXPECT_NEAR(value, first ? average : 0, 1e-6) << fqn;
+    for (const float value : values) EXPECT_NEAR(value, first ? average : 0, 1e-5) << fqn;
   }
 }
 

@@ -60,7 +60,7 @@ absl::StatusOr<double> GlobalNorm(Session& session, const std::string& what, dou
     if (said.p != p) {
       return impl.Keep(absl::InvalidArgumentError(
           absl::StrCat(what, " with p ", p, " on rank ", parts.assignment.rank(), " and ", said.p,
-                       " on rank ", parts.collectives->group().ranks[i])));
+                       " on rank ", i)));
     }
     norm.AddTerm(said.term);
   }

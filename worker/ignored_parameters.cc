@@ -36,7 +36,7 @@ absl::Status Average(SessionImpl& impl, const FlatTensor& gradients) {
         absl::StrCat("AllReduceGradients of ", own.numel, " x ", DTypeName(gradients.dtype),
                      " on rank ", parts.assignment.rank(), " and ", other.numel, " x ",
                      DTypeName(static_cast<DType>(other.dtype)), " on rank ",
-                     parts.collectives->group().ranks[i], "; give the same on every rank"));
+                     i, "; give the same on every rank"));
   }
   const int world_size = parts.assignment.world_size();
   WorldSums sums(parts.collectives.get(), {parts.assignment.rank(), world_size}, /*unit=*/0, slot,
@@ -74,7 +74,7 @@ absl::Status CheckEqualOnAllRanks(Session& session, absl::string_view what,
     std::memcpy(&other, all[i].data(), sizeof(other));
     if (other == own) continue;
     const SessionParts& parts = impl.parts();
-    const int rank = parts.collectives->group().ranks[i];
+    const int rank = static_cast<int>(i);
     return impl.Keep(
         BlameRank(absl::FailedPreconditionError(absl::StrCat(
                       what, " differ between rank ", parts.assignment.rank(), " and rank ", rank,

@@ -40,6 +40,18 @@ double ClipCoefficient(double clip_norm, double gradient_norm) {
 
 }  // namespace
 
+Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host) {
+  Group group;
+  group.index = assignment.shard_index();
+  group.replicas = std::max(1, layout.replica_count());
+  const int first = assignment.rank() - group.index;
+  for (int i = 0; i < layout.shard_count(); ++i) {
+    group.ranks.push_back(first + i);
+    group.hosts.push_back(host);
+  }
+  return group;
+}
+
 SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
@@ -156,7 +168,7 @@ absl::Status SessionImpl::Reduce(int unit) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
   TESSERA_RETURN_IF_ERROR(Keep(executor_.PrefetchAfter(unit)));
-  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit));
+  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit, micro_batch_.all_reduce));
   executor_.KeepGradient(unit);
   return absl::OkStatus();
 }
@@ -172,12 +184,11 @@ absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
     std::memcpy(&votes[i], payloads[i].data(), sizeof(Vote));
   for (size_t i = 0; i < votes.size(); ++i) {
     if (votes[i].step == own.step && votes[i].order_hash == own.order_hash) continue;
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "rank ", parts_.collectives->group().ranks[i], " voted for step ", votes[i].step,
-            " with order ", absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(),
-            " for step ", own.step, " with order ", absl::Hex(own.order_hash))),
-        "ORDER_MISMATCH");
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "rank ", i, " voted for step ", votes[i].step, " with order ",
+                          absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(),
+                          " for step ", own.step, " with order ", absl::Hex(own.order_hash))),
+                      "ORDER_MISMATCH");
   }
   return votes;
 }
@@ -187,10 +198,13 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
   double loss = 0;
   NormSum norm(norm_type_);
   int64_t count = 0;
-  for (const Vote& vote : votes) {
+  const size_t shards = parts_.collectives->group().ranks.size();
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const Vote& vote = votes[rank];
     loss += vote.loss_sum;
     count += vote.loss_count;
-    norm.AddTerm(vote.norm_term);
+    // The other shard groups have the same gradients.
+    if (rank < shards) norm.AddTerm(vote.norm_term);
     result.non_finite = result.non_finite || vote.non_finite != 0;
     result.drain = result.drain || vote.drain != 0;
   }
@@ -205,10 +219,10 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
 Vote SessionImpl::MeasureGradients() const {
   Vote vote = parts_.store->MeasureGradients();
   if (!std::isfinite(unmanaged_.term())) vote.non_finite = 1;
-  NormSum norm(norm_type_);
-  // What several ranks have is counted by one of them.
-  if (parts_.assignment.replica_index() == 0) norm.AddTerm(vote.norm_term);
-  if (parts_.assignment.rank() == 0) norm.AddTerm(unmanaged_.term());
+  if (parts_.assignment.rank() != 0) return vote;
+  // Every rank has them: one counts them.
+  NormSum norm = unmanaged_;
+  norm.AddTerm(vote.norm_term);
   vote.norm_term = norm.term();
   return vote;
 }

@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<std::string>> SessionImpl::Meet(absl::string_view wha
   for (size_t i = 0; i < all->size(); ++i) {
     std::string& said = (*all)[i];
     if (said.compare(0, sizeof(tag), own, 0, sizeof(tag)) != 0) {
-      const int rank = parts_.collectives->group().ranks[i];
+      const int rank = static_cast<int>(i);
       return Keep(
           BlameRank(WithReason(absl::FailedPreconditionError(absl::StrCat(
                                    "rank ", parts_.assignment.rank(), " is in ", what, " and rank ",
@@ -148,7 +148,7 @@ absl::Status SessionImpl::AgreeOn(const Changes& changes) {
                                  ? "another unit"
                                  : (other.names != own.names ? "other parameters" : "other values");
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", parts_.collectives->group().ranks[i], " writes back ", what,
+        absl::StrCat("rank ", i, " writes back ", what,
                      " than rank ", parts_.assignment.rank(), ", to unit ",
                      Name(plan_.units(changes.unit)), "; change parameters alike on every rank"));
   }

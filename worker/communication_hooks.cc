@@ -73,7 +73,7 @@ class HookReduction {
     const FlatTensor output =
         In(output_, sharded ? shard.numel : 0, hook_.low_precision ? shard.dtype : op.reduce_dtype);
     CastElements(written, gradient);
-    TESSERA_RETURN_IF_ERROR(collectives.DropGradient(op.gradient_slot));
+    TESSERA_RETURN_IF_ERROR(collectives.ReleaseGradient(op.gradient_slot));
     WorldSums sums(&collectives, world_, op.unit, op.gradient_slot,
                    parts_.layout.gradient_slots(op.gradient_slot).bytes());
     CommunicationGroup group(&sums, world_, op.unit, parts_.spec.mixed_precision().divide_factor());

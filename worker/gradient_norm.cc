@@ -58,9 +58,9 @@ absl::StatusOr<double> GlobalNorm(Session& session, const std::string& what, dou
     Said said;
     std::memcpy(&said, all[i].data(), sizeof(said));
     if (said.p != p) {
-      return impl.Keep(absl::InvalidArgumentError(
-          absl::StrCat(what, " with p ", p, " on rank ", parts.assignment.rank(), " and ", said.p,
-                       " on rank ", i)));
+      return impl.Keep(absl::InvalidArgumentError(absl::StrCat(what, " with p ", p, " on rank ",
+                                                               parts.assignment.rank(), " and ",
+                                                               said.p, " on rank ", i)));
     }
     norm.AddTerm(said.term);
   }

@@ -35,8 +35,8 @@ absl::Status Average(SessionImpl& impl, const FlatTensor& gradients) {
     return absl::InvalidArgumentError(
         absl::StrCat("AllReduceGradients of ", own.numel, " x ", DTypeName(gradients.dtype),
                      " on rank ", parts.assignment.rank(), " and ", other.numel, " x ",
-                     DTypeName(static_cast<DType>(other.dtype)), " on rank ",
-                     i, "; give the same on every rank"));
+                     DTypeName(static_cast<DType>(other.dtype)), " on rank ", i,
+                     "; give the same on every rank"));
   }
   const int world_size = parts.assignment.world_size();
   WorldSums sums(parts.collectives.get(), {parts.assignment.rank(), world_size}, /*unit=*/0, slot,

@@ -50,13 +50,13 @@ struct StepMetrics {
 
 struct StepResult {
   int64_t step = 0;
-  double loss_mean = 0;      // over all ranks, summed in rank order
+  double loss_mean = 0;  // over all ranks, summed in rank order
   // Of all averaged gradients (optimizer.clip_norm_type), those of AllReduceGradients included.
   double gradient_norm = 0;
   // By what the optimizer multiplied the gradients (optimizer.clip_norm), for programs that update
   // parameters of their own.
   double clip_coefficient = 1;
-  bool non_finite = false;   // some rank saw an infinity or NaN in its reduced gradients
+  bool non_finite = false;  // some rank saw an infinity or NaN in its reduced gradients
   // The job is drained: this was the last step. Save what is to be saved, then Finish. The same on
   // every rank.
   bool drain = false;

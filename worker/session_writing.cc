@@ -147,10 +147,9 @@ absl::Status SessionImpl::AgreeOn(const Changes& changes) {
     const char* const what = other.unit != own.unit
                                  ? "another unit"
                                  : (other.names != own.names ? "other parameters" : "other values");
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", i, " writes back ", what,
-                     " than rank ", parts_.assignment.rank(), ", to unit ",
-                     Name(plan_.units(changes.unit)), "; change parameters alike on every rank"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", i, " writes back ", what, " than rank ", parts_.assignment.rank(), ", to unit ",
+        Name(plan_.units(changes.unit)), "; change parameters alike on every rank"));
   }
   return absl::OkStatus();
 }

@@ -25,9 +25,9 @@ absl::Status MeetAlike(SessionImpl& impl, const std::string& what, absl::string_
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> all, impl.Meet(what, said));
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] == said) continue;
-    return impl.Keep(absl::InvalidArgumentError(absl::StrCat(
-        what, " is given other values on rank ", i,
-        " than on rank ", impl.parts().assignment.rank(), "; give the same on every rank")));
+    return impl.Keep(absl::InvalidArgumentError(
+        absl::StrCat(what, " is given other values on rank ", i, " than on rank ",
+                     impl.parts().assignment.rank(), "; give the same on every rank")));
   }
   return absl::OkStatus();
 }
@@ -243,8 +243,7 @@ absl::Status LoadShardedState(Session& session, const StateOptions& options,
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] == "1") continue;
     return impl.Keep(absl::InvalidArgumentError(
-        absl::StrCat("rank ", i,
-                     " cannot load the shards that it was given; its error says why")));
+        absl::StrCat("rank ", i, " cannot load the shards that it was given; its error says why")));
   }
   for (int unit = 0; unit < impl.plan().units_size(); ++unit) {
     for (const ShardSlice& slice : shards.SlicesOfUnit(unit)) {

@@ -124,9 +124,9 @@ class Collectives {
   virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                     char* whole) = 0;
 
-  // Ends what AcquireGradient began without a reduction: the gradients in the slot are dropped.
-  // UNIMPLEMENTED: on GPUs and between hosts, as ExchangeParts.
-  virtual absl::Status DropGradient(int gradient_slot);
+  // Lets go of the gradient slot without reducing it: nobody reads what is in it. UNIMPLEMENTED: on
+  // GPUs and between hosts, as ExchangeParts.
+  virtual absl::Status ReleaseGradient(int gradient_slot);
 
   // Every rank writes its part, of the same length on all, into its gradient slot, which has no
   // tenant, and reads every rank's, in rank order. Waits before it reads. `unit` is for errors.
@@ -148,7 +148,7 @@ class Collectives {
   virtual void Interrupt(const absl::Status& status) = 0;
 };
 
-inline absl::Status Collectives::DropGradient(int /*gradient_slot*/) {
+inline absl::Status Collectives::ReleaseGradient(int /*gradient_slot*/) {
   return absl::UnimplementedError("gradients cannot be taken out of their buffer here");
 }
 

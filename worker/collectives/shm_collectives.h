@@ -59,7 +59,7 @@ class ShmCollectives final : public Collectives {
   void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override;
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override;
-  absl::Status DropGradient(int gradient_slot) override;
+  absl::Status ReleaseGradient(int gradient_slot) override;
   absl::Status ExchangeParts(int unit, int gradient_slot, int64_t bytes,
                              absl::FunctionRef<void(char* slot)> write,
                              absl::FunctionRef<void(int rank, const char* part)> read) override;

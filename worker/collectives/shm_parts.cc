@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-absl::Status ShmCollectives::DropGradient(int gradient_slot) {
+absl::Status ShmCollectives::ReleaseGradient(int gradient_slot) {
   const int slot = sync_.gradient_slot(gradient_slot);
   SlotControl& own = sync_.slot(sync_.index(), slot);
   own.entered.store(tenancy_[slot], std::memory_order_release);

@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/examples/error_feedback_hook.h"
-#include "tests/fakes/thread_ranks.h"
-#include "tests/session/toy_model.h"
+#include "tests/session/run_ranks.h"
 #include "worker/communication_hooks.h"
 
 namespace tessera {
@@ -20,26 +19,9 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
-                              const std::function<absl::Status(Session&)>& body) {
-  absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks = ThreadRanks::Create(job, world_size, {});
-  EXPECT_TRUE(ranks.ok()) << ranks.status();
-  return (*ranks)->Run(body);
-}
-
-void ExpectOk(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-}
-
-std::string Messages(const std::vector<absl::Status>& statuses) {
-  std::string all;
-  for (const absl::Status& status : statuses) absl::StrAppend(&all, status.message(), "\n");
-  return all;
-}
-
-v1::JobSpec Job(const std::string& unshard, const std::string& param = "",
+v1::JobSpec Job(const ToyWorld& world, const std::string& param = "",
                 const std::string& reduce = "") {
-  v1::JobSpec job = ToyJob(unshard);
+  v1::JobSpec job = ToyJobOf(world);
   job.mutable_mixed_precision()->set_param_dtype(param);
   job.mutable_mixed_precision()->set_reduce_dtype(reduce);
   job.mutable_optimizer()->set_name("sgd");
@@ -86,18 +68,23 @@ void ExpectGradients(const ToyValues& gradients, double average) {
   }
 }
 
-// Mode and number of ranks.
-class HooksTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+std::vector<ToyWorld> ShardedWorlds() {
+  std::vector<ToyWorld> worlds;
+  for (const ToyWorld& world : ToyWorlds()) {
+    if (world.strategy != "no_shard" && world.replicas == 1) worlds.push_back(world);
+  }
+  return worlds;
+}
+
+class HooksTest : public ::testing::TestWithParam<ToyWorld> {
  protected:
-  int world_size() const { return std::get<1>(GetParam()); }
+  int world_size() const { return GetParam().ranks; }
   v1::JobSpec job(const std::string& param = "", const std::string& reduce = "") const {
-    return Job(std::get<0>(GetParam()), param, reduce);
+    return Job(GetParam(), param, reduce);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, HooksTest,
-                         ::testing::Combine(::testing::Values("slots", "resident"),
-                                            ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Worlds, HooksTest, ::testing::ValuesIn(ShardedWorlds()));
 
 TEST_P(HooksTest, ReduceScatterHookTrainsAsTheSessionDoes) {
   const auto body = [&](Session& session) -> absl::Status {
@@ -112,7 +99,7 @@ TEST_P(HooksTest, ReduceScatterHookTrainsAsTheSessionDoes) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(ToyJob(std::get<0>(GetParam())), world_size(), body));
+  ExpectOk(RunRanks(ToyJobOf(GetParam()), world_size(), body));
 }
 
 TEST_P(HooksTest, GetsTheUnitInReduceDTypeAndItsOutputIsTheShard) {
@@ -146,7 +133,7 @@ TEST_P(HooksTest, GetsTheUnitInReduceDTypeAndItsOutputIsTheShard) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(job("bfloat16", "float32"), world_size(), body));
+  ExpectOk(RunRanks(job("bfloat16", "float32"), world_size(), body));
 }
 
 TEST_P(HooksTest, LowPrecisionHookGetsComputeDTypeAndGivesTheGradientsOwn) {
@@ -167,7 +154,7 @@ TEST_P(HooksTest, LowPrecisionHookGetsComputeDTypeAndGivesTheGradientsOwn) {
     EXPECT_THAT(shard.as<float>(), Each(1 + 0x1p-20f));
     return session.Finish();
   };
-  ExpectOk(Run(job("bfloat16", "float16"), world_size(), body));
+  ExpectOk(RunRanks(job("bfloat16", "float16"), world_size(), body));
 }
 
 TEST_P(HooksTest, ReductionsOfLaterMicroBatchesAreAdded) {
@@ -178,7 +165,7 @@ TEST_P(HooksTest, ReductionsOfLaterMicroBatchesAreAdded) {
     ExpectGradients(gradients, 3 * 2.0 * (world_size() + 1));
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 // 1 + 2^-9 is a float16; the bfloat16 numbers beside it are 1 and 1 + 2^-7.
@@ -198,7 +185,7 @@ TEST_P(HooksTest, CompressedGradientsAreRoundedToTheHooksDType) {
         for (int i = 0; i < 8; ++i) EXPECT_NEAR(shard.as<float>()[i], want, ulp);
         return session.Finish();
       };
-      ExpectOk(Run(job(param, "float32"), world_size(), body));
+      ExpectOk(RunRanks(job(param, "float32"), world_size(), body));
     }
   }
 }
@@ -221,7 +208,7 @@ TEST_P(HooksTest, AllReduceOfTheGroupSumsOnEveryRank) {
     ExpectGradients(gradients, world_size() * (world_size() + 1) / 2.0);
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 TEST_P(HooksTest, ErrorFeedbackLosesNothingOverSteps) {
@@ -241,7 +228,7 @@ TEST_P(HooksTest, ErrorFeedbackLosesNothingOverSteps) {
       EXPECT_LE(std::abs(lost), feedback ? 0x1p-8 : 0x1p-4);
       return session.Finish();
     };
-    ExpectOk(Run(job(), world_size(), body));
+    ExpectOk(RunRanks(job(), world_size(), body));
   }
 }
 
@@ -282,9 +269,66 @@ TEST(HookRulesTest, WhatCannotBeRegisteredIsNamed) {
       {whole, "the hook allreduce is for mesh.strategy no_shard"},
   };
   for (const auto& [body, message] : cases) {
-    const auto statuses = Run(ToyJob("slots"), 2, body);
+    const auto statuses = RunRanks(ToyJob("slots"), 2, body);
     EXPECT_THAT(Messages(statuses), HasSubstr(message));
     for (const absl::Status& status : statuses) EXPECT_FALSE(status.ok()) << message;
+  }
+}
+
+// Ranks. Each has everything: a hook gets one tensor, and averages it in place.
+class NoShardHooksTest : public ::testing::TestWithParam<int> {
+ protected:
+  v1::JobSpec job(const std::string& param = "", const std::string& reduce = "") const {
+    return Job({"slots", GetParam(), "no_shard"}, param, reduce);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Worlds, NoShardHooksTest, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(NoShardHooksTest, AllReduceHookTrainsAsTheSessionDoes) {
+  const auto body = [&](Session& session) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(RegisterCommunicationHook(session, AllReduceHook()));
+    TESSERA_ASSIGN_OR_RETURN(const ToyValues start, ToySummonAll(session));
+    for (int step = 0; step < 3; ++step) TESSERA_RETURN_IF_ERROR(ToyStep(session, 0.01).status());
+    TESSERA_ASSIGN_OR_RETURN(const ToyValues end, ToySummonAll(session));
+    const ToyValues want = ToyReference(start, GetParam(), 3, 0.01);
+    for (const auto& [fqn, values] : want) {
+      for (size_t i = 0; i < values.size(); ++i)
+        EXPECT_NEAR(end.at(fqn)[i], values[i], 2e-5) << fqn << " " << i;
+    }
+    return session.Finish();
+  };
+  ExpectOk(RunRanks(ToyJobOf({"slots", GetParam(), "no_shard"}), GetParam(), body));
+}
+
+TEST_P(NoShardHooksTest, HookAveragesOneTensorInPlace) {
+  for (const bool low : {false, true}) {
+    const auto body = [&](Session& session) -> absl::Status {
+      CommunicationHook hook = low ? Bf16CompressHook() : AllReduceHook();
+      hook.run = [&, run = hook.run](CommunicationGroup& group, const FlatTensor& gradient,
+                                     const FlatTensor* output) -> absl::Status {
+        EXPECT_EQ(output, nullptr);
+        EXPECT_EQ(gradient.dtype, low ? v1::FLOAT32 : v1::BFLOAT16);
+        return run(group, gradient, output);
+      };
+      TESSERA_RETURN_IF_ERROR(RegisterCommunicationHook(session, hook));
+      TESSERA_ASSIGN_OR_RETURN(const ToyValues gradients,
+                               Gradients(session, [](int rank) { return 4.0 * (rank + 1); }));
+      ExpectGradients(gradients, 2.0 * (GetParam() + 1));
+      return session.Finish();
+    };
+    ExpectOk(RunRanks(job("float16", "bfloat16"), GetParam(), body));
+  }
+}
+
+TEST(HookRulesTest, HybridStrategiesAreRejected) {
+  const auto body = [](Session& session) {
+    return RegisterCommunicationHook(session, Bf16CompressHook());
+  };
+  const auto statuses = RunRanks(ToyJobOf({"slots", 4, "hybrid_shard", 2}), 4, body);
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a hybrid strategy has two"));
   }
 }
 
@@ -299,7 +343,7 @@ TEST(HookRulesTest, ErrorOfAHookOnOneRankEndsAllByName) {
     TESSERA_RETURN_IF_ERROR(RegisterCommunicationHook(session, hook));
     return ToyStep(session, 0.01).status();
   };
-  const auto statuses = Run(ToyJob("slots"), 3, body);
+  const auto statuses = RunRanks(ToyJob("slots"), 3, body);
   EXPECT_EQ(statuses[1].message(), "no luck");
   for (const int rank : {0, 2})
     EXPECT_THAT(std::string(statuses[rank].message()), HasSubstr("rank 1 ended: no luck"));

@@ -8,8 +8,7 @@
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/fakes/thread_ranks.h"
-#include "tests/session/toy_model.h"
+#include "tests/session/run_ranks.h"
 #include "worker/blame.h"
 #include "worker/ignored_parameters.h"
 
@@ -18,38 +17,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
-                              const std::function<absl::Status(Session&)>& body) {
-  absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks = ThreadRanks::Create(job, world_size, {});
-  EXPECT_TRUE(ranks.ok()) << ranks.status();
-  return (*ranks)->Run(body);
-}
-
-void ExpectOk(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-}
-
-std::string Messages(const std::vector<absl::Status>& statuses) {
-  std::string all;
-  for (const absl::Status& status : statuses) absl::StrAppend(&all, status.message(), "\n");
-  return all;
-}
-
-// Mode and number of ranks.
-class IgnoredTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+class IgnoredTest : public ::testing::TestWithParam<ToyWorld> {
  protected:
-  int world_size() const { return std::get<1>(GetParam()); }
+  int world_size() const { return GetParam().ranks; }
   // The blocks' c are the program's.
   v1::JobSpec job() const {
-    v1::JobSpec job = ToyJob(std::get<0>(GetParam()));
+    v1::JobSpec job = ToyJobOf(GetParam());
     job.mutable_wrap()->add_ignore("h.*.c");
     return job;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, IgnoredTest,
-                         ::testing::Combine(::testing::Values("slots", "resident"),
-                                            ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Worlds, IgnoredTest, ::testing::ValuesIn(ToyWorlds()));
 
 // Longer than every buffer, so that it goes in parts.
 TEST_P(IgnoredTest, AveragesAreExactInEveryDTypeAndOfAnyLength) {
@@ -70,7 +49,7 @@ TEST_P(IgnoredTest, AveragesAreExactInEveryDTypeAndOfAnyLength) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 // One step as ToyStep's, without c, which the program has: gradient (r + 1) x scale for each of its
@@ -110,7 +89,7 @@ TEST_P(IgnoredTest, NormCountsThemOnceAndClipsThemToo) {
     EXPECT_NEAR(start.at("h.0.w")[0] - end.at("h.0.w")[0], 2 / norm, 1e-6);
     return session.Finish();
   };
-  ExpectOk(Run(spec, world_size(), body));
+  ExpectOk(RunRanks(spec, world_size(), body));
 }
 
 TEST_P(IgnoredTest, InfinityInThemSkipsTheStepOnAllRanksAndTheNextGoesOn) {
@@ -127,11 +106,11 @@ TEST_P(IgnoredTest, InfinityInThemSkipsTheStepOnAllRanksAndTheNextGoesOn) {
     EXPECT_FALSE(good.non_finite);
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 TEST_P(IgnoredTest, OrphansOfARootThatIsNoUnitAreTheProgramsToo) {
-  v1::JobSpec spec = ToyJob(std::get<0>(GetParam()));
+  v1::JobSpec spec = ToyJobOf(GetParam());
   spec.mutable_wrap()->set_root_unit("by_policy");
   const auto body = [&](Session& session) -> absl::Status {
     EXPECT_EQ(session.plan().units_size(), kToyBlocks);
@@ -150,7 +129,7 @@ TEST_P(IgnoredTest, OrphansOfARootThatIsNoUnitAreTheProgramsToo) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(spec, world_size(), body));
+  ExpectOk(RunRanks(spec, world_size(), body));
 }
 
 TEST(IgnoredRulesTest, WhatRanksDoNotAgreeOnIsNamed) {
@@ -178,14 +157,14 @@ TEST(IgnoredRulesTest, WhatRanksDoNotAgreeOnIsNamed) {
        "the biases differ between rank 0 and rank 1"},
   };
   for (const auto& [body, message] : cases) {
-    const auto statuses = Run(ToyJob("slots"), 2, body);
+    const auto statuses = RunRanks(ToyJob("slots"), 2, body);
     EXPECT_THAT(Messages(statuses), HasSubstr(message));
     for (const absl::Status& status : statuses) EXPECT_FALSE(status.ok()) << message;
   }
 }
 
 TEST(IgnoredRulesTest, EqualValuesPass) {
-  ExpectOk(Run(ToyJob("slots"), 3, [](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(ToyJob("slots"), 3, [](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(CheckEqualOnAllRanks(session, "the biases", "abc"));
     TESSERA_RETURN_IF_ERROR(CheckEqualOnAllRanks(session, "nothing", ""));
     return session.Finish();

@@ -11,8 +11,7 @@
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/fakes/thread_ranks.h"
-#include "tests/session/toy_model.h"
+#include "tests/session/run_ranks.h"
 #include "worker/gradient_norm.h"
 #include "worker/write_back.h"
 
@@ -23,40 +22,17 @@ using ::testing::HasSubstr;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
-                              const std::function<absl::Status(Session&)>& body,
-                              ThreadRanks::Options options = {}) {
-  absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks =
-      ThreadRanks::Create(job, world_size, std::move(options));
-  EXPECT_TRUE(ranks.ok()) << ranks.status();
-  return (*ranks)->Run(body);
-}
-
-void ExpectOk(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-}
-
-// Every rank's error, in one text.
-std::string Messages(const std::vector<absl::Status>& statuses) {
-  std::string all;
-  for (const absl::Status& status : statuses) absl::StrAppend(&all, status.message(), "\n");
-  return all;
-}
-
 float* Values(SummonedParameter& parameter) {
   return reinterpret_cast<float*>(parameter.bytes.data());
 }
 
-// Mode and number of ranks.
-class ParametersTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+class ParametersTest : public ::testing::TestWithParam<ToyWorld> {
  protected:
-  int world_size() const { return std::get<1>(GetParam()); }
-  v1::JobSpec job() const { return ToyJob(std::get<0>(GetParam())); }
+  int world_size() const { return GetParam().ranks; }
+  v1::JobSpec job() const { return ToyJobOf(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, ParametersTest,
-                         ::testing::Combine(::testing::Values("slots", "resident"),
-                                            ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Worlds, ParametersTest, ::testing::ValuesIn(ToyWorlds()));
 
 TEST_P(ParametersTest, WhatIsWrittenBackIsWhatEveryRankComputesWith) {
   const auto body = [&](Session& session) -> absl::Status {
@@ -84,7 +60,7 @@ TEST_P(ParametersTest, WhatIsWrittenBackIsWhatEveryRankComputesWith) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 TEST_P(ParametersTest, WholeUnitIsWrittenBackByTiedNamesToo) {
@@ -107,7 +83,7 @@ TEST_P(ParametersTest, WholeUnitIsWrittenBackByTiedNamesToo) {
     EXPECT_EQ(now[2].bytes, block[1].bytes);
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
 }
 
 TEST_P(ParametersTest, LowPrecisionCopyFollowsTheMaster) {
@@ -122,7 +98,7 @@ TEST_P(ParametersTest, LowPrecisionCopyFollowsTheMaster) {
     for (int i = 0; i < 35; ++i) EXPECT_EQ(view.as<uint16_t>()[i], 0x3f80);
     return absl::OkStatus();
   };
-  ExpectOk(Run(spec, world_size(), body));
+  ExpectOk(RunRanks(spec, world_size(), body));
 }
 
 // What WriteBack is given, and what the error says.
@@ -166,7 +142,7 @@ TEST(WriteBackTest, WhatCannotBeWrittenIsNamed) {
       {"lease", absl::StatusCode::kFailedPrecondition, "unit h.0 is in use"},
   };
   for (const auto& [how, code, message] : cases) {
-    const auto statuses = Run(ToyJob("resident"), 2, [&](Session& session) -> absl::Status {
+    const auto statuses = RunRanks(ToyJob("resident"), 2, [&](Session& session) -> absl::Status {
       return WriteWrongly(session, how);
     });
     // A rank may hear of the other's error first.
@@ -193,7 +169,7 @@ TEST(WriteBackTest, NothingElseComesBetweenSummonAndWriteBack) {
     TESSERA_RETURN_IF_ERROR(ToyStep(session, 0.01).status());
     return session.Finish();
   };
-  ExpectOk(Run(ToyJob("slots"), 2, body));
+  ExpectOk(RunRanks(ToyJob("slots"), 2, body));
 }
 
 TEST_P(ParametersTest, GroupsSetRateAndDecayOfWhatTheyMatch) {
@@ -232,7 +208,7 @@ TEST_P(ParametersTest, GroupsSetRateAndDecayOfWhatTheyMatch) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(spec, world_size(), body));
+  ExpectOk(RunRanks(spec, world_size(), body));
 }
 
 // The averaged gradient of every element of ToyStep's first step, and every parameter.
@@ -283,7 +259,7 @@ TEST_P(ParametersTest, NormsAreGlobalAndTheSameOnEveryRank) {
     }
     return session.Finish();
   };
-  ExpectOk(Run(job(), world_size(), body));
+  ExpectOk(RunRanks(job(), world_size(), body));
   for (const std::vector<double>& rank : norms) EXPECT_EQ(rank, norms[0]);
 }
 
@@ -300,7 +276,7 @@ TEST(NormTest, WrongUseIsNamed) {
        "ParameterNorm inside a step"},
   };
   for (const auto& [body, message] : cases)
-    EXPECT_THAT(Messages(Run(ToyJob("slots"), 2, body)), HasSubstr(message));
+    EXPECT_THAT(Messages(RunRanks(ToyJob("slots"), 2, body)), HasSubstr(message));
 }
 
 TEST_P(ParametersTest, ClipsByTheNormThatTheJobNames) {
@@ -329,7 +305,7 @@ TEST_P(ParametersTest, ClipsByTheNormThatTheJobNames) {
       EXPECT_NEAR(Norm(moved, p), 0.25, 1e-4);
       return session.Finish();
     };
-    ExpectOk(Run(spec, world_size(), body));
+    ExpectOk(RunRanks(spec, world_size(), body));
   }
 }
 

@@ -12,8 +12,7 @@
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/fakes/thread_ranks.h"
-#include "tests/session/toy_model.h"
+#include "tests/session/run_ranks.h"
 #include "worker/blame.h"
 
 namespace tessera {
@@ -23,25 +22,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr double kRate = 0.01;
-
-std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
-                              const std::function<absl::Status(Session&)>& body,
-                              ThreadRanks::Options options = {}) {
-  absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks =
-      ThreadRanks::Create(job, world_size, std::move(options));
-  EXPECT_TRUE(ranks.ok()) << ranks.status();
-  return (*ranks)->Run(body);
-}
-
-void ExpectOk(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-}
-
-std::string Messages(const std::vector<absl::Status>& statuses) {
-  std::string all;
-  for (const absl::Status& status : statuses) absl::StrAppend(&all, status.message(), "\n");
-  return all;
-}
 
 using Dict = std::map<std::string, ParameterState>;
 
@@ -55,7 +35,7 @@ absl::Status Train(Session& session, int steps) {
 Dict SaveFull(const v1::JobSpec& job, int world_size, int steps, StateCounters* counters) {
   Dict dict;
   std::vector<int> visits(world_size);
-  ExpectOk(Run(job, world_size, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(job, world_size, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(Train(session, steps));
     if (session.rank() == 0) *counters = CountersOf(session);
     TESSERA_RETURN_IF_ERROR(VisitFullState(session, {}, [&](absl::Span<const ParameterState> unit) {
@@ -82,7 +62,7 @@ auto Finder(const Dict& dict) {
 ToyValues ResumeFull(const v1::JobSpec& job, int world_size, const Dict& dict,
                      const StateCounters& counters, int steps) {
   std::vector<ToyValues> end(world_size);
-  ExpectOk(Run(job, world_size, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(job, world_size, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(LoadFullState(session, {}, counters, Finder(dict)));
     EXPECT_EQ(CountersOf(session).step, counters.step);
     TESSERA_RETURN_IF_ERROR(Train(session, steps));
@@ -96,7 +76,7 @@ ToyValues ResumeFull(const v1::JobSpec& job, int world_size, const Dict& dict,
 
 ToyValues TrainAllTheWay(const v1::JobSpec& job, int world_size, int steps) {
   ToyValues end;
-  ExpectOk(Run(job, world_size, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(job, world_size, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(Train(session, steps));
     TESSERA_ASSIGN_OR_RETURN(ToyValues all, ToySummonAll(session));
     if (session.rank() == 0) end = std::move(all);
@@ -105,16 +85,13 @@ ToyValues TrainAllTheWay(const v1::JobSpec& job, int world_size, int steps) {
   return end;
 }
 
-// Mode and number of ranks.
-class StateDictTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+class StateDictTest : public ::testing::TestWithParam<ToyWorld> {
  protected:
-  int world_size() const { return std::get<1>(GetParam()); }
-  v1::JobSpec job() const { return ToyJob(std::get<0>(GetParam())); }
+  int world_size() const { return GetParam().ranks; }
+  v1::JobSpec job() const { return ToyJobOf(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, StateDictTest,
-                         ::testing::Combine(::testing::Values("slots", "resident"),
-                                            ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Worlds, StateDictTest, ::testing::ValuesIn(ToyWorlds()));
 
 TEST_P(StateDictTest, FullStateResumesBitForBit) {
   StateCounters counters;
@@ -163,7 +140,7 @@ std::unique_ptr<Saved> SaveShards(const v1::JobSpec& job, int world_size, int st
   std::vector<std::vector<ParameterShard>> shards(world_size);
   std::vector<std::atomic<bool>> turn(world_size + 1);
   turn[0] = true;
-  ExpectOk(Run(job, world_size, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(job, world_size, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(Train(session, steps));
     TESSERA_ASSIGN_OR_RETURN(const auto own, ShardedState(session, {}));
     turn[session.rank()].wait(false);
@@ -183,7 +160,7 @@ std::unique_ptr<Saved> SaveShards(const v1::JobSpec& job, int world_size, int st
 
 ToyValues ResumeShards(const v1::JobSpec& job, int world_size, const Saved& saved, int steps) {
   ToyValues end;
-  ExpectOk(Run(job, world_size, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(job, world_size, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(LoadShardedState(session, {}, saved.counters, saved.shards));
     TESSERA_RETURN_IF_ERROR(Train(session, steps));
     TESSERA_ASSIGN_OR_RETURN(ToyValues all, ToySummonAll(session));
@@ -193,7 +170,7 @@ ToyValues ResumeShards(const v1::JobSpec& job, int world_size, const Saved& save
   return end;
 }
 
-TEST_P(StateDictTest, SlicesOfAllRanksAreTheModelOnce) {
+TEST_P(StateDictTest, SlicesOfAllRanksAreEveryCopyOfTheModelOnce) {
   const auto saved = SaveShards(job(), world_size(), 1);
   StateCounters counters;
   const Dict dict = SaveFull(job(), world_size(), 1, &counters);
@@ -215,7 +192,8 @@ TEST_P(StateDictTest, SlicesOfAllRanksAreTheModelOnce) {
     for (int64_t i = 0; i < shard.numel; ++i) ++count[shard.begin + i];
   }
   EXPECT_EQ(seen.size(), dict.size());
-  for (const auto& [fqn, count] : seen) EXPECT_THAT(count, ::testing::Each(1)) << fqn;
+  const int copies = GetParam().strategy == "no_shard" ? world_size() : GetParam().replicas;
+  for (const auto& [fqn, count] : seen) EXPECT_THAT(count, ::testing::Each(copies)) << fqn;
 }
 
 TEST_P(StateDictTest, SlicesResumeBitForBitAtTheSameSize) {
@@ -256,7 +234,7 @@ TEST(StateDictTiesTest, EntryUnderATiedNameIsTheSameStorage) {
 
 TEST(StateDictRulesTest, OnEveryRankAndWithoutOptimizerOnRequest) {
   std::vector<int> parameters(2);
-  ExpectOk(Run(ToyJob("slots"), 2, [&](Session& session) -> absl::Status {
+  ExpectOk(RunRanks(ToyJob("slots"), 2, [&](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(VisitFullState(session, {.optimizer = false, .rank0_only = false},
                                            [&](absl::Span<const ParameterState> unit) {
                                              for (const ParameterState& state : unit)
@@ -307,7 +285,7 @@ TEST(StateDictRulesTest, WhatCannotBeLoadedIsNamed) {
        "LoadFullState of unit h.1 is given other values on rank"},
   };
   for (const auto& [spoil, message] : cases) {
-    const auto statuses = Run(ToyJob("slots"), 2, [&](Session& session) {
+    const auto statuses = RunRanks(ToyJob("slots"), 2, [&](Session& session) {
       Dict spoilt = dict;
       spoil(&spoilt, session.rank());
       return LoadFullState(session, {}, counters, Finder(spoilt));
@@ -324,7 +302,7 @@ TEST(StateDictRulesTest, ShardsThatLeaveOutAnElementAreRefusedOnEveryRankBeforeA
     saved->shards.erase(saved->shards.begin() + static_cast<int64_t>(i));
     break;
   }
-  const auto statuses = Run(ToyJob("slots"), 2, [&](Session& session) {
+  const auto statuses = RunRanks(ToyJob("slots"), 2, [&](Session& session) {
     return LoadShardedState(session, {}, saved->counters, saved->shards);
   });
   EXPECT_THAT(Messages(statuses), HasSubstr("no shard has element 0 of parameter \"h.2.w\""));
@@ -340,7 +318,7 @@ TEST(StateDictRulesTest, RanksThatDoNotComeAreNamedAndNobodyHangs) {
     });
   };
   // Rank 1 is in something else: another exchange between ranks, then another operation.
-  const auto barrier = Run(ToyJob("slots"), 3, [&](Session& session) {
+  const auto barrier = RunRanks(ToyJob("slots"), 3, [&](Session& session) {
     return session.rank() == 1 ? session.Barrier("elsewhere") : visit(session);
   });
   for (const int rank : {0, 2}) {
@@ -348,24 +326,25 @@ TEST(StateDictRulesTest, RanksThatDoNotComeAreNamedAndNobodyHangs) {
     EXPECT_FALSE(barrier[rank].ok());
   }
   EXPECT_THAT(Messages(barrier), HasSubstr("is in VisitFullState and rank 1 is somewhere else"));
-  const auto unshard = Run(ToyJob("slots"), 2, [&](Session& session) {
+  const auto unshard = RunRanks(ToyJob("slots"), 2, [&](Session& session) {
     return session.rank() == 1 ? session.Unshard(0, Phase::kEval).status() : visit(session);
   });
   EXPECT_THAT(Messages(unshard), HasSubstr("rank 1 issued unshard of unit h.0"));
   // Rank 1 does not come at all until the others have given up.
   std::atomic<bool> given_up = false;
-  const auto absent = Run(ToyJob("slots"), 2,
-                          [&](Session& session) -> absl::Status {
-                            if (session.rank() == 1) {
-                              given_up.wait(false);
-                              return absl::OkStatus();
-                            }
-                            const absl::Status status = visit(session);
-                            given_up = true;
-                            given_up.notify_all();
-                            return status;
-                          },
-                          {.lag_rank = -1, .lag_point = "", .timeout = absl::Milliseconds(60)});
+  const auto absent =
+      RunRanks(ToyJob("slots"), 2,
+               [&](Session& session) -> absl::Status {
+                 if (session.rank() == 1) {
+                   given_up.wait(false);
+                   return absl::OkStatus();
+                 }
+                 const absl::Status status = visit(session);
+                 given_up = true;
+                 given_up.notify_all();
+                 return status;
+               },
+               {.lag_rank = -1, .lag_point = "", .timeout = absl::Milliseconds(60)});
   EXPECT_EQ(absent[0].code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(absent[0].message()), HasSubstr("VisitFullState; missing: rank 1"));
   EXPECT_EQ(BlamedRank(absent[0]), 1);

@@ -50,6 +50,13 @@ class RecordingCollectives final : public Collectives {
     log_->push_back("r:" + Name(op.unit));
     return to_->ReduceScatter(op, stream, timing);
   }
+  absl::StatusOr<Event> SumReplicas(int unit, int slot, const ShardSpan& shard,
+                                    Stream* stream) override {
+    return to_->SumReplicas(unit, slot, shard, stream);
+  }
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override {
+    to_->Reshard(slot, reshard_slot, group, bytes);
+  }
   absl::Status GatherShards(int unit, int slot, const ShardSpan& shard, char* whole) override {
     return to_->GatherShards(unit, slot, shard, whole);
   }

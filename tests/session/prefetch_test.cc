@@ -124,36 +124,43 @@ std::string SecondStep(const std::string& unshard, const std::string& backward,
   return absl::StrJoin(logs[0], " ");
 }
 
-class PrefetchTest : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Modes, PrefetchTest, ::testing::Values("slots", "resident"));
-
 constexpr char kForward[] = "g:root g:h0 f:root g:h1 f:h0 g:h2 f:h1 f:h2 ";
 
-TEST_P(PrefetchTest, PreGathersTheNextBeforeABackwardComputes) {
-  EXPECT_EQ(SecondStep(GetParam(), "pre"),
+TEST(PrefetchTest, PreGathersTheNextBeforeABackwardComputes) {
+  EXPECT_EQ(SecondStep("slots", "pre"),
             absl::StrCat(kForward, "g:h1 b:h2 r:h2 g:h0 b:h1 r:h1 b:h0 r:h0 r:root"));
 }
 
-TEST_P(PrefetchTest, PostGathersItBeforeTheReductionAndNoneWhenItIsNeeded) {
-  EXPECT_EQ(SecondStep(GetParam(), "post"),
+TEST(PrefetchTest, PostGathersItBeforeTheReductionAndNoneWhenItIsNeeded) {
+  EXPECT_EQ(SecondStep("slots", "post"),
             absl::StrCat(kForward, "b:h2 g:h1 r:h2 b:h1 g:h0 r:h1 b:h0 r:h0 r:root"));
-  EXPECT_EQ(SecondStep(GetParam(), "none"),
+  EXPECT_EQ(SecondStep("slots", "none"),
             absl::StrCat(kForward, "b:h2 r:h2 g:h1 b:h1 r:h1 g:h0 b:h0 r:h0 r:root"));
 }
 
-TEST_P(PrefetchTest, ListsTakeThePlaceOfTheOrder) {
+TEST(PrefetchTest, ListsTakeThePlaceOfTheOrder) {
   const auto prepare = [](Session& session) -> absl::Status {
     TESSERA_RETURN_IF_ERROR(SetPrefetch(session, kRoot, Phase::kForward, {}));
     TESSERA_RETURN_IF_ERROR(SetPrefetch(session, 0, Phase::kForward, {2, 1}));
     return SetPrefetch(session, 2, Phase::kBackward, {0});
   };
   // Of {2, 1} one fits; h1 is gathered when it is needed, and so it is after h2's backward.
-  EXPECT_EQ(SecondStep(GetParam(), "pre", prepare),
+  EXPECT_EQ(SecondStep("slots", "pre", prepare),
             "g:root f:root g:h0 g:h2 f:h0 g:h1 f:h1 f:h2 g:h0 b:h2 r:h2 g:h1 b:h1 r:h1 b:h0 r:h0 "
             "r:root");
   EXPECT_EQ(
-      SecondStep(GetParam(), "pre", prepare, 2),
+      SecondStep("slots", "pre", prepare, 2),
       "g:root f:root g:h0 g:h2 g:h1 f:h0 f:h1 g:h1 f:h2 g:h0 b:h2 r:h2 b:h1 r:h1 b:h0 r:h0 r:root");
+}
+
+// Resident units are whole already: gathering is a barrier, and comes when it is needed.
+TEST(PrefetchTest, NothingIsGatheredAheadWhereUnitsAreResident) {
+  const auto prepare = [](Session& session) {
+    return SetPrefetch(session, 0, Phase::kForward, {2, 1});
+  };
+  EXPECT_EQ(SecondStep("resident", "pre", prepare),
+            "g:root f:root g:h0 f:h0 g:h1 f:h1 g:h2 f:h2 g:h2 b:h2 r:h2 g:h1 b:h1 r:h1 g:h0 b:h0 "
+            "r:h0 r:root");
 }
 
 TEST(PrefetchRulesTest, WrongListsAreNamed) {

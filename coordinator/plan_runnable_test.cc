@@ -22,9 +22,9 @@ absl::Status CheckModel(const std::string& model, const std::string& more) {
   if (!spec.ok()) return spec.status();
   auto job = ResolveJobSpec(*std::move(spec));
   if (!job.ok()) return job.status();
-  const auto model = ModelOf(*job);
-  EXPECT_TRUE(model.ok()) << model.status();
-  const auto plan = MakePlan(*model, *job);
+  const auto spec_of_model = ModelOf(*job);
+  EXPECT_TRUE(spec_of_model.ok()) << spec_of_model.status();
+  const auto plan = MakePlan(*spec_of_model, *job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? CheckPlanRunnable(*job, *plan) : plan.status();
 }

@@ -16,27 +16,23 @@ constexpr int64_t kBlock = 2048;
 
 struct Float64 {
   using Stored = double;
-  using Wide = double;  // what its arithmetic is in
   static constexpr double Load(double value) { return value; }
   static constexpr double Store(double value) { return value; }
 };
 struct Float32 {
   using Stored = float;
-  using Wide = float;
   static constexpr float Load(float value) { return value; }
   static constexpr float Store(float value) { return value; }
   static constexpr float Store(double value) { return static_cast<float>(value); }
 };
 struct BFloat16 {
   using Stored = uint16_t;
-  using Wide = float;
   static constexpr float Load(uint16_t value) { return FloatFromBFloat16(value); }
   static constexpr uint16_t Store(float value) { return BFloat16FromFloat(value); }
   static constexpr uint16_t Store(double value) { return BFloat16FromDouble(value); }
 };
 struct Float16 {
   using Stored = uint16_t;
-  using Wide = float;
   static constexpr float Load(uint16_t value) { return FloatFromFloat16(value); }
   static constexpr uint16_t Store(float value) { return Float16FromFloat(value); }
   static constexpr uint16_t Store(double value) { return Float16FromDouble(value); }
@@ -83,15 +79,11 @@ struct CastLoop<Float32, BFloat16> {
   }
 };
 
-// kCast: what is added is rounded to the format of the sum first.
-template <typename In, typename Out, bool kCast>
+template <typename In, typename Out>
 struct AddLoop {
   TESSERA_WIDE_LOOP void operator()(const typename In::Stored* __restrict in, int64_t numel,
                                     typename Out::Stored* __restrict to) const {
-    for (int64_t i = 0; i < numel; ++i) {
-      const auto term = In::Load(in[i]);
-      to[i] = Out::Store(Out::Load(to[i]) + (kCast ? Out::Load(Out::Store(term)) : term));
-    }
+    for (int64_t i = 0; i < numel; ++i) to[i] = Out::Store(Out::Load(to[i]) + In::Load(in[i]));
   }
 };
 
@@ -122,8 +114,8 @@ struct SumLoop {
 };
 
 // kExact: 1 / after is a float itself, and a product with it is the quotient, bit for bit.
-template <typename Out, typename Sum, bool kExact>
-TESSERA_WIDE_LOOP Sum Average(Sum sum, Sum after, Sum reciprocal) {
+template <typename Out, bool kExact>
+TESSERA_WIDE_LOOP float Average(float sum, float after, float reciprocal) {
   return Out::Load(Out::Store(kExact ? sum * reciprocal : sum / after));
 }
 
@@ -134,20 +126,17 @@ struct AverageLoop {
                                     float* __restrict out) const {
     const float reciprocal = 1 / after;
     for (int64_t i = 0; i < count; ++i) {
-      const float average = Average<Out, float, kExact>(sum[i], after, reciprocal);
+      const float average = Average<Out, kExact>(sum[i], after, reciprocal);
       out[i] = kAccumulate ? out[i] + average : average;
     }
   }
 };
 
 // The same in place, for shards of other dtypes.
-template <typename Out, typename Sum, bool kExact>
+template <typename Out, typename Sum>
 struct AverageInPlaceLoop {
   TESSERA_WIDE_LOOP void operator()(Sum* sum, int64_t count, Sum after) const {
-    const Sum reciprocal = 1 / after;
-    for (int64_t i = 0; i < count; ++i) {
-      sum[i] = Average<Out, Sum, kExact>(sum[i], after, reciprocal);
-    }
+    for (int64_t i = 0; i < count; ++i) sum[i] = Out::Load(Out::Store(sum[i] / after));
   }
 };
 
@@ -161,7 +150,7 @@ struct AverageTwoLoop {
     const float reciprocal = 1 / after;
     for (int64_t i = 0; i < numel; ++i) {
       const float sum = In::Load(first[i]) + In::Load(second[i]);
-      const float average = Average<Out, float, kExact>(sum, after, reciprocal);
+      const float average = Average<Out, kExact>(sum, after, reciprocal);
       out[i] = kAccumulate ? out[i] + average : average;
     }
   }
@@ -214,10 +203,8 @@ template <typename Sum>
 void FinishAny(Sum* sum, int64_t count, const ReduceOptions& options, char* shard,
                InstructionSet set) {
   const auto average = [&](auto out) {
-    WithBool(ReciprocalIsExact(options.divide.after), [&](auto exact) {
-      RunIn(set, AverageInPlaceLoop<decltype(out), Sum, exact.value>(), sum, count,
-            static_cast<Sum>(options.divide.after));
-    });
+    RunIn(set, AverageInPlaceLoop<decltype(out), Sum>(), sum, count,
+          static_cast<Sum>(options.divide.after));
   };
   constexpr bool kWide = std::is_same_v<Sum, double>;
   if constexpr (kWide) {
@@ -264,21 +251,30 @@ void CastElements(const void* in, DType from, int64_t numel, DType to, void* out
     using In = decltype(in_format);
     WithFormat(to, [&](auto out_format) {
       using Out = decltype(out_format);
-      RunIn(set, CastLoop<In, Out>(), static_cast<const typename In::Stored*>(in), numel,
-            static_cast<typename Out::Stored*>(out));
+      if constexpr (!std::is_same_v<In, Out>) {
+        RunIn(set, CastLoop<In, Out>(), static_cast<const typename In::Stored*>(in), numel,
+              static_cast<typename Out::Stored*>(out));
+      }
     });
   });
 }
 
 void AddElements(const void* in, DType from, int64_t numel, DType to, void* sum,
                  InstructionSet set) {
-  WithFormat(from, [&](auto in_format) {
-    using In = decltype(in_format);
-    WithFormat(to, [&](auto out_format) {
-      using Out = decltype(out_format);
-      RunIn(set, AddLoop<In, Out, true>(), static_cast<const typename In::Stored*>(in), numel,
-            static_cast<typename Out::Stored*>(sum));
-    });
+  if (from != to) {
+    alignas(64) double cast[kBlock];
+    for (int64_t begin = 0; begin < numel; begin += kBlock) {
+      const int64_t count = std::min(kBlock, numel - begin);
+      CastElements(static_cast<const char*>(in) + begin * DTypeBytes(from), from, count, to, cast,
+                   set);
+      AddElements(cast, to, count, to, static_cast<char*>(sum) + begin * DTypeBytes(to), set);
+    }
+    return;
+  }
+  WithFormat(to, [&](auto format) {
+    using Format = decltype(format);
+    RunIn(set, AddLoop<Format, Format>(), static_cast<const typename Format::Stored*>(in), numel,
+          static_cast<typename Format::Stored*>(sum));
   });
 }
 
@@ -293,7 +289,7 @@ void WidenToFloat32(const void* in, int64_t numel, DType dtype, float* out, Inst
 void AddFloat32(const float* in, int64_t numel, DType dtype, void* to, InstructionSet set) {
   WithFormat(dtype, [&](auto format) {
     using Format = decltype(format);
-    RunIn(set, AddLoop<Float32, Format, false>(), in, numel,
+    RunIn(set, AddLoop<Float32, Format>(), in, numel,
           static_cast<typename Format::Stored*>(to));
   });
 }

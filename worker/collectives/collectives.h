@@ -52,10 +52,15 @@ struct ReduceScatterOp {
   int unit = 0;
   int gradient_slot = 0;
   ShardSpan shard;                     // this rank's reduced gradient shard
-  DType gradient_dtype = v1::FLOAT32;  // of the gradient slot
+  DType gradient_dtype = v1::FLOAT32;  // of the gradient slot, or of the accumulation slot
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
   bool accumulate = false;
+  // Where the gradients are instead of in the gradient slot; -1: they are there.
+  int accumulation_slot = -1;
+  double divide_factor = 0;  // of the sum; 0: the number of ranks
+
+  double DivisorOr(int ranks) const { return divide_factor > 0 ? divide_factor : ranks; }
 };
 
 // Where an operation's own time went, in microseconds; final when its event has passed.
@@ -93,8 +98,15 @@ class Collectives {
   // Fills a part of this rank's gradient slot with zeros, after what was put on `stream` before.
   virtual absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
                                     Stream* stream) = 0;
+  // An accumulation slot, of this rank alone until a ReduceScatter takes it. Null where the ranks
+  // have none.
+  virtual void* Accumulated(int /*accumulation_slot*/) { return nullptr; }
+  // Lets go of the gradient slot without reducing it: nobody reads what is in it.
+  virtual absl::Status ReleaseGradient(int /*gradient_slot*/) {
+    return absl::UnimplementedError("gradients are accumulated where they are written");
+  }
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
-  // gradients, in rank order, accumulated in float32. `shard` and `timing` must live until then.
+  // gradients, in rank order, accumulated in float32 (float64 where either dtype is that). `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
 

@@ -169,8 +169,7 @@ class Session {
   // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
-  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it, with
-  // keep = false where they do not need the values.
+  // Every parameter of a unit for the price of one. keep = false: this rank only takes part.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
 
   // Sums up to 8 values over all ranks, in rank order; every rank gets the same bits.

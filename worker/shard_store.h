@@ -50,7 +50,8 @@ struct StepRecord {
       0;  // the optimizer's own count, from 1: steps that were not skipped, this one included
   double learning_rate = 0;
   double clip_coefficient = 1;
-  double loss_scale = 1;
+  double loss_scale = 1;       // the gradients are this times too large (worker/loss_scale.h)
+  int64_t loss_scale_age = 0;  // good steps since the scale last changed, without this one
   int64_t data_position = 0;  // sequences consumed before the step
   int64_t skip = 0;           // 1: a gradient was not finite; the shards stay as they are
 };
@@ -73,7 +74,7 @@ class ShardStore {
     int shard_index = 0;
     OptimizerOptions optimizer;
     // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in
-    // param_dtype. The slice is the master itself where param_dtype is float32; elsewhere the
+    // param_dtype. The slice is the master itself where that is original_dtype; elsewhere the
     // optimizer writes it beside the master, in the same pass. Empty: SLOTS.
     std::vector<char*> slices;
     FaultPoints* faults = nullptr;
@@ -82,16 +83,18 @@ class ShardStore {
   // INVALID_ARGUMENT: the layout reaches beyond the file.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(Options options);
 
-  // shard_numel elements each; the same memory for the life of the store.
+  // shard_numel elements each, in original_dtype and gradient_dtype; the same memory for the life of
+  // the store.
   ShardSpan Parameters(int unit) const;
   ShardSpan Gradients(int unit) const;
-  // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays).
-  absl::Span<float> State(int unit, int array) const;
+  // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays): float32, or float64
+  // where the parameters are that.
+  ShardSpan State(int unit, int array) const;
 
   // Writes the slices that are copies, from the masters: once the masters are filled.
   void WriteComputeSlices();
 
-  // Sum over the gradient shards in double, and whether all of it is finite.
+  // Sum over the gradient shards in double, and whether all of them are finite.
   Vote MeasureGradients() const;
 
   // Writes this rank's vote and, before it, what the step will need if the vote passes.
@@ -121,11 +124,12 @@ class ShardStore {
   explicit ShardStore(Options options);
   Header& header() const;
   int64_t& Tag(int unit) const;
-  absl::Span<float> At(int64_t offset_bytes, int unit) const;
+  ShardSpan At(int64_t offset_bytes, int unit, DType dtype) const;
   bool MasterIsSlice(int unit) const;
-  // Where the low-precision copy of the unit's master goes; null: nowhere.
-  uint16_t* ComputeSlice(int unit) const;
-  float* Undo() const;
+  // Where the copy of the unit's master goes that is in param_dtype; null: nowhere.
+  char* ComputeSlice(int unit) const;
+  // The parameters of the unit, then its optimizer's arrays: what an update changes.
+  std::vector<ShardSpan> Updated(int unit) const;
   int state_arrays() const { return options_.layout.rank_file().optimizer_arrays(); }
   void ComputeSegments();
   void SaveUndo(int unit);

@@ -12,6 +12,7 @@
 #include "common/control_file.h"
 #include "common/dtype.h"
 #include "common/job_spec.h"
+#include "common/optimizer_state.h"
 #include "common/status_macros.h"
 #include "coordinator/layout.h"
 #include "worker/collectives/shm_collectives.h"
@@ -39,11 +40,14 @@ Regions RankFileRegions(const JobPlan& plan) {
                      {file.undo_offset_bytes(), file.undo_offset_bytes() + file.undo_bytes()}};
   for (int i = 0; i < plan.layout.units_size(); ++i) {
     const v1::UnitLayout& unit = plan.layout.units(i);
-    const int64_t shard_bytes =
-        unit.shard_numel() * DTypeBytes(plan.plan.units(i).original_dtype());
+    const DType original = plan.plan.units(i).original_dtype();
+    const int64_t shard_bytes = unit.shard_numel() * DTypeBytes(original);
     const int64_t state_bytes =
-        unit.shard_numel() * static_cast<int64_t>(sizeof(float)) * file.optimizer_arrays();
-    regions.emplace_back(unit.gradient_offset_bytes(), unit.gradient_offset_bytes() + shard_bytes);
+        unit.shard_numel() * DTypeBytes(OptimizerStateDType(original)) * file.optimizer_arrays();
+    regions.emplace_back(
+        unit.gradient_offset_bytes(),
+        unit.gradient_offset_bytes() +
+            unit.shard_numel() * DTypeBytes(GradientDType(plan.plan.units(i))));
     regions.emplace_back(unit.optimizer_offset_bytes(),
                          unit.optimizer_offset_bytes() + state_bytes);
     if (MasterIsResident(plan.plan.units(i), plan.layout)) continue;
@@ -106,6 +110,9 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
     const Regions own =
         RegionsOf(plan_.layout.gradient_slots(), rank * plan_.layout.gradient_stride_bytes());
     gradients.insert(gradients.end(), own.begin(), own.end());
+    const Regions sums =
+        RegionsOf(plan_.layout.accumulation_slots(), rank * plan_.layout.gradient_stride_bytes());
+    gradients.insert(gradients.end(), sums.begin(), sums.end());
     files_.push_back(
         std::make_unique<Buffer>(plan_.layout.rank_file().total_bytes(), options_.forked));
     files_.back()->AllowOnly(RankFileRegions(plan_));
@@ -209,7 +216,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
     TESSERA_RETURN_IF_ERROR(FillShard(plan_.plan.units(unit), plan_.layout.units(unit), rank,
                                       static_cast<uint64_t>(spec_.seed()),
-                                      parts.store->Parameters(unit).as<float>()));
+                                      parts.store->Parameters(unit)));
   }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }

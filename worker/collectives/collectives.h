@@ -106,7 +106,8 @@ class Collectives {
     return absl::UnimplementedError("gradients are accumulated where they are written");
   }
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
-  // gradients, in rank order, accumulated in float32 (float64 where either dtype is that). `shard` and `timing` must live until then.
+  // gradients, in rank order, accumulated in float32 (float64 where either dtype is that). `shard`
+  // and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
 

@@ -217,23 +217,33 @@ void FinishAny(Sum* sum, int64_t count, const ReduceOptions& options, char* shar
   CastElements(sum, from, count, options.shard_dtype, shard, set);
 }
 
+// `next` is for what is summed of all groups but the first.
 template <typename Sum, typename In>
-void SumBlock(absl::Span<const void* const> inputs, int64_t begin, int64_t count, double before,
-              Sum* sum, InstructionSet set) {
-  WithBool(before != 1, [&](auto divide) {
-    RunIn(set, SumLoop<In, Sum, divide.value>(), inputs.data(),
-          static_cast<int64_t>(inputs.size()), begin, count, static_cast<Sum>(before), sum);
+void SumBlock(absl::Span<const void* const> inputs, int64_t begin, int64_t count,
+              const ReduceOptions& options, Sum* sum, Sum* next, InstructionSet set) {
+  const int64_t ranks = static_cast<int64_t>(inputs.size());
+  const int64_t group = options.group > 0 ? std::min(options.group, ranks) : ranks;
+  constexpr DType kDType = std::is_same_v<Sum, double> ? v1::FLOAT64 : v1::FLOAT32;
+  WithBool(options.divide.before != 1, [&](auto divide) {
+    const SumLoop<In, Sum, divide.value> loop;
+    const Sum before = static_cast<Sum>(options.divide.before);
+    RunIn(set, loop, inputs.data(), group, begin, count, before, sum);
+    for (int64_t first = group; first < ranks; first += group) {
+      RunIn(set, loop, inputs.data() + first, std::min(group, ranks - first), begin, count, before,
+            next);
+      AddElements(next, kDType, count, kDType, sum, set);
+    }
   });
 }
 
 void ReduceInFloat64(absl::Span<const void* const> inputs, int64_t numel,
                      const ReduceOptions& options, char* shard, InstructionSet set) {
-  alignas(64) double sum[kBlock];
+  alignas(64) double sum[kBlock], next[kBlock];
   const int64_t bytes = DTypeBytes(options.shard_dtype);
   for (int64_t begin = 0; begin < numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, numel - begin);
     WithFormat(options.gradient_dtype, [&](auto in) {
-      SumBlock<double, decltype(in)>(inputs, begin, count, options.divide.before, sum, set);
+      SumBlock<double, decltype(in)>(inputs, begin, count, options, sum, next, set);
     });
     FinishAny(sum, count, options, shard + begin * bytes, set);
   }
@@ -314,12 +324,12 @@ void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const Redu
   if (inputs.size() == 2 && options.divide.before == 1 && float_shard) {
     return ReduceTwo(inputs, numel, options, static_cast<float*>(shard), set);
   }
-  alignas(64) float sum[kBlock];
+  alignas(64) float sum[kBlock], next[kBlock];
   const int64_t bytes = DTypeBytes(options.shard_dtype);
   for (int64_t begin = 0; begin < numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, numel - begin);
     WithNarrowFormat(options.gradient_dtype, [&](auto in) {
-      SumBlock<float, decltype(in)>(inputs, begin, count, options.divide.before, sum, set);
+      SumBlock<float, decltype(in)>(inputs, begin, count, options, sum, next, set);
     });
     if (float_shard) {
       Finish(sum, count, options, static_cast<float*>(shard) + begin, set);

@@ -56,14 +56,16 @@ struct ReduceOptions {
   DType shard_dtype = v1::FLOAT32;     // what the rounded average is cast to
   DivideFactors divide;
   bool accumulate = false;  // add to the shard, in its dtype, instead of overwriting it
+  // So many consecutive inputs are summed first, then these sums, in their order; 0: all at once.
+  int64_t group = 0;
 };
 
 // FLOAT64 where the gradients or the average are that, else FLOAT32.
 DType AccumulationDType(DType gradient_dtype, DType reduce_dtype);
 
 // shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the
-// order of `inputs`, in AccumulationDType; a division is no multiplication by a reciprocal, but
-// where both give the same bits (a power of two).
+// order of `inputs` (see `group`), in AccumulationDType; a division is no multiplication by a
+// reciprocal, but where both give the same bits (a power of two).
 void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const ReduceOptions& options,
                  void* shard, InstructionSet set = WidestInstructionSet());
 

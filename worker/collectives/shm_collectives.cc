@@ -78,7 +78,7 @@ class ShmCollectives::AllGatherOperation final : public Operation {
       const Stopwatch watch;
       char* slice = static_cast<char*>(owner_->Unsharded(op_.slot)) +
                     owner_->group().index * op_.shard.numel * DTypeBytes(op_.param_dtype);
-      CastFloat32(op_.shard.as<float>().data(), op_.shard.numel, op_.param_dtype, slice);
+      CastElements(op_.shard.data, op_.shard.dtype, op_.shard.numel, op_.param_dtype, slice);
       if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
       written_ = true;
       owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), op_.slot).entered, tenancy_);
@@ -131,14 +131,17 @@ class ShmCollectives::ReduceOperation final : public Operation {
     const int64_t offset = owner_->group().index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
     std::vector<const void*> slices(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      slices[rank] = owner_->GradientOf(rank, op_.gradient_slot) + offset;
+      slices[rank] = (op_.accumulation_slot < 0 ? owner_->GradientOf(rank, op_.gradient_slot)
+                                                : owner_->AccumulatedOf(rank, op_.accumulation_slot)) +
+                     offset;
     }
     ReduceSlice(slices, op_.shard.numel,
                 {.gradient_dtype = op_.gradient_dtype,
                  .reduce_dtype = op_.reduce_dtype,
-                 .divide = DivideFactorsFor(op_.reduce_dtype, ranks),
+                 .shard_dtype = op_.shard.dtype,
+                 .divide = DivideFactorsFor(op_.reduce_dtype, op_.DivisorOr(ranks)),
                  .accumulate = op_.accumulate},
-                op_.shard.as<float>().data());
+                op_.shard.data);
     if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
     owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), slot_).left, tenancy_);
     owner_->faults_.Hit("reduce_read");
@@ -189,6 +192,15 @@ void* ShmCollectives::Gradient(int gradient_slot) {
 const char* ShmCollectives::GradientOf(int local_rank, int gradient_slot) const {
   return options_.gradients + local_rank * options_.layout.gradient_stride_bytes() +
          options_.layout.gradient_slots(gradient_slot).offset_bytes();
+}
+
+void* ShmCollectives::Accumulated(int accumulation_slot) {
+  return const_cast<char*>(AccumulatedOf(sync_.index(), accumulation_slot));
+}
+
+const char* ShmCollectives::AccumulatedOf(int local_rank, int accumulation_slot) const {
+  return options_.gradients + local_rank * options_.layout.gradient_stride_bytes() +
+         options_.layout.accumulation_slots(accumulation_slot).offset_bytes();
 }
 
 bool ShmCollectives::AllReached(int slot, bool left, uint64_t tenancy) const {
@@ -323,6 +335,12 @@ absl::Status ShmCollectives::ZeroGradient(int gradient_slot, int64_t offset_byte
   return absl::OkStatus();
 }
 
+absl::Status ShmCollectives::ReleaseGradient(int gradient_slot) {
+  const int slot = sync_.gradient_slot(gradient_slot);
+  sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, Stream* /*stream*/,
                                                     OpTiming* timing) {
   const uint64_t tag = Issue(Kind::kReduce, op.unit);
@@ -339,16 +357,29 @@ absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const Sha
     if (whole != nullptr) std::memcpy(whole, shard.data, bytes);
     return absl::OkStatus();
   }
+  // The slot may be of a narrower dtype than the shards, and then does not hold one at once.
+  const int64_t piece = std::min(bytes, options_.layout.gradient_slots(gradient_slot).bytes());
+  for (int64_t begin = 0; begin < bytes; begin += piece) {
+    const int64_t count = std::min(piece, bytes - begin);
+    TESSERA_RETURN_IF_ERROR(
+        GatherPiece(unit, gradient_slot, shard.data + begin, count,
+                    whole == nullptr ? nullptr : whole + begin, /*stride=*/bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::GatherPiece(int unit, int gradient_slot, const char* piece,
+                                         int64_t bytes, char* whole, int64_t stride) {
   TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
   TESSERA_RETURN_IF_ERROR(acquired.Wait());
   const uint64_t tag = Issue(Kind::kGatherShards, unit);
   const int slot = sync_.gradient_slot(gradient_slot);
-  std::memcpy(Gradient(gradient_slot), shard.data, bytes);
+  std::memcpy(Gradient(gradient_slot), piece, bytes);
   sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
   TESSERA_RETURN_IF_ERROR(
       Start(std::make_shared<ArriveOperation>(this, tag, slot, tenancy_[slot])).Wait());
   for (int rank = 0; whole != nullptr && rank < sync_.size(); ++rank) {
-    std::memcpy(whole + rank * bytes, GradientOf(rank, gradient_slot), bytes);
+    std::memcpy(whole + rank * stride, GradientOf(rank, gradient_slot), bytes);
   }
   sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
   return absl::OkStatus();

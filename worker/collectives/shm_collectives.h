@@ -49,6 +49,8 @@ class ShmCollectives final : public Collectives {
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
   absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
                             Stream* stream) override;
+  void* Accumulated(int accumulation_slot) override;
+  absl::Status ReleaseGradient(int gradient_slot) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
@@ -80,6 +82,10 @@ class ShmCollectives final : public Collectives {
   bool Resident() const { return options_.layout.unshard_mode() == v1::RESIDENT; }
   bool AllReached(int slot, bool left, uint64_t tenancy) const;
   const char* GradientOf(int local_rank, int gradient_slot) const;
+  const char* AccumulatedOf(int local_rank, int accumulation_slot) const;
+  // `bytes` of every rank's shard into `whole`, `stride` bytes apart.
+  absl::Status GatherPiece(int unit, int gradient_slot, const char* piece, int64_t bytes,
+                           char* whole, int64_t stride);
 
   const Options options_;
   HostSync sync_;

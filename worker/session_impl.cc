@@ -43,7 +43,9 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .layouts = parts_.planned.layouts,
                  .collectives = parts_.collectives.get(),
                  .store = parts_.store.get(),
-                 .stats = &stats_}) {
+                 .stats = &stats_,
+                 .divide_factor = parts_.spec.mixed_precision().divide_factor()}),
+      loss_scale_(parts_.spec.mixed_precision().loss_scale()) {
   parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     executor_.PublishShard(unit);
@@ -89,7 +91,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   step_options_ = options;
   parts_.faults->set_step(step_ + 1);
   executor_.BeginStep();
-  return StepInfo{.step = step_ + 1, .attempt = 1};
+  return StepInfo{.step = step_ + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
 }
 
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -138,8 +140,7 @@ absl::Status SessionImpl::Reduce(int unit) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
   if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit));
-  executor_.KeepGradient(unit);
-  return absl::OkStatus();
+  return Keep(executor_.KeepGradient(unit));
 }
 
 absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
@@ -176,7 +177,7 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
   }
   result.step = votes.front().step;
   result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
-  result.gradient_norm = std::sqrt(squared_norm);
+  result.gradient_norm = std::sqrt(squared_norm) / loss_scale_.factor();
   return result;
 }
 
@@ -201,6 +202,8 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
                         .attempt = vote.attempt,
                         .update = updates_ + 1,
                         .learning_rate = step_options_.learning_rate,
+                        .loss_scale = loss_scale_.factor(),
+                        .loss_scale_age = loss_scale_.age(),
                         .data_position = step_ * parts_.spec.global_batch()});
   parts_.faults->Hit("vote");
   absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
@@ -215,6 +218,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   });
   ++step_;
   if (!result.non_finite) ++updates_;
+  loss_scale_.Update(result.non_finite);
   in_step_ = false;
   Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
   return result;

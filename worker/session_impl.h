@@ -18,6 +18,7 @@
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
+#include "worker/loss_scale.h"
 #include "worker/membership_client.h"
 #include "worker/session.h"
 #include "worker/shard_store.h"
@@ -116,6 +117,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   StepOptions step_options_;
   int64_t step_ = 0;     // the last one committed
   int64_t updates_ = 0;  // steps that were not skipped
+  LossScale loss_scale_;
   std::vector<v1::Progress> unsent_progress_;
   absl::Time last_report_ = absl::InfinitePast();
 };

@@ -114,7 +114,7 @@ TEST(FloatBitsTest, DoublesBeyondTheRangeAreInfinityZeroOrNan) {
   EXPECT_EQ(BFloat16FromDouble(-1e-300), 0x8000);
   EXPECT_EQ(Float16FromDouble(65519.999999), 0x7bff);
   EXPECT_EQ(Float16FromDouble(65520.0), 0x7c00);
-  EXPECT_EQ(Float16FromDouble(0x1p-25), 0);             // half of the smallest: to even
+  EXPECT_EQ(Float16FromDouble(0x1p-25), 0);            // half of the smallest: to even
   EXPECT_EQ(Float16FromDouble(0x1p-25 + 0x1p-60), 1);  // and a little more
   EXPECT_EQ(Float16FromDouble(-infinity), 0xfc00);
   EXPECT_TRUE(std::isnan(FloatFromFloat16(Float16FromDouble(std::nan("")))));

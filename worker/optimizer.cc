@@ -164,9 +164,8 @@ void UpdateBlocks(const Updater<T>& updater, const UpdateRun& run, InstructionSe
   const bool in_place = run.parameter_dtype == kDType;
   for (int64_t begin = 0; begin < run.numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, run.numel - begin);
-    CastElements(
-        static_cast<const char*>(run.gradient) + begin * DTypeBytes(run.gradient_dtype),
-        run.gradient_dtype, count, kDType, gradient, set);
+    CastElements(static_cast<const char*>(run.gradient) + begin * DTypeBytes(run.gradient_dtype),
+                 run.gradient_dtype, count, kDType, gradient, set);
     char* master = static_cast<char*>(run.parameter) + begin * DTypeBytes(run.parameter_dtype);
     if (!in_place) CastElements(master, run.parameter_dtype, count, kDType, parameter, set);
     NativeRun<T> native = {.gradient = gradient,

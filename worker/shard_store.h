@@ -52,8 +52,8 @@ struct StepRecord {
   double clip_coefficient = 1;
   double loss_scale = 1;       // the gradients are this times too large (worker/loss_scale.h)
   int64_t loss_scale_age = 0;  // good steps since the scale last changed, without this one
-  int64_t data_position = 0;  // sequences consumed before the step
-  int64_t skip = 0;           // 1: a gradient was not finite; the shards stay as they are
+  int64_t data_position = 0;   // sequences consumed before the step
+  int64_t skip = 0;            // 1: a gradient was not finite; the shards stay as they are
 };
 
 // By unit: where this rank's slice lies in a resident job's unsharded file; null for a unit without

@@ -319,9 +319,8 @@ absl::Status UnitExecutor::Reduce(int unit) {
     op.accumulation_slot = accumulation_slot_[unit];
   }
   state.reduce_timing = OpTiming();
-  TESSERA_ASSIGN_OR_RETURN(
-      state.reduced,
-      options_.collectives->ReduceScatter(op, /*stream=*/nullptr, &state.reduce_timing));
+  TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
+                                              op, /*stream=*/nullptr, &state.reduce_timing));
   state.reducing = true;
   ++state.reductions;
   CloseGradient(unit);

@@ -44,10 +44,9 @@ Regions RankFileRegions(const JobPlan& plan) {
     const int64_t shard_bytes = unit.shard_numel() * DTypeBytes(original);
     const int64_t state_bytes =
         unit.shard_numel() * DTypeBytes(OptimizerStateDType(original)) * file.optimizer_arrays();
-    regions.emplace_back(
-        unit.gradient_offset_bytes(),
-        unit.gradient_offset_bytes() +
-            unit.shard_numel() * DTypeBytes(GradientDType(plan.plan.units(i))));
+    regions.emplace_back(unit.gradient_offset_bytes(),
+                         unit.gradient_offset_bytes() +
+                             unit.shard_numel() * DTypeBytes(GradientDType(plan.plan.units(i))));
     regions.emplace_back(unit.optimizer_offset_bytes(),
                          unit.optimizer_offset_bytes() + state_bytes);
     if (MasterIsResident(plan.plan.units(i), plan.layout)) continue;

@@ -299,8 +299,7 @@ void WidenToFloat32(const void* in, int64_t numel, DType dtype, float* out, Inst
 void AddFloat32(const float* in, int64_t numel, DType dtype, void* to, InstructionSet set) {
   WithFormat(dtype, [&](auto format) {
     using Format = decltype(format);
-    RunIn(set, AddLoop<Float32, Format>(), in, numel,
-          static_cast<typename Format::Stored*>(to));
+    RunIn(set, AddLoop<Float32, Format>(), in, numel, static_cast<typename Format::Stored*>(to));
   });
 }
 

@@ -131,9 +131,10 @@ class ShmCollectives::ReduceOperation final : public Operation {
     const int64_t offset = owner_->group().index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
     std::vector<const void*> slices(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      slices[rank] = (op_.accumulation_slot < 0 ? owner_->GradientOf(rank, op_.gradient_slot)
-                                                : owner_->AccumulatedOf(rank, op_.accumulation_slot)) +
-                     offset;
+      slices[rank] =
+          (op_.accumulation_slot < 0 ? owner_->GradientOf(rank, op_.gradient_slot)
+                                     : owner_->AccumulatedOf(rank, op_.accumulation_slot)) +
+          offset;
     }
     ReduceSlice(slices, op_.shard.numel,
                 {.gradient_dtype = op_.gradient_dtype,
@@ -361,9 +362,9 @@ absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const Sha
   const int64_t piece = std::min(bytes, options_.layout.gradient_slots(gradient_slot).bytes());
   for (int64_t begin = 0; begin < bytes; begin += piece) {
     const int64_t count = std::min(piece, bytes - begin);
-    TESSERA_RETURN_IF_ERROR(
-        GatherPiece(unit, gradient_slot, shard.data + begin, count,
-                    whole == nullptr ? nullptr : whole + begin, /*stride=*/bytes));
+    TESSERA_RETURN_IF_ERROR(GatherPiece(unit, gradient_slot, shard.data + begin, count,
+                                        whole == nullptr ? nullptr : whole + begin,
+                                        /*stride=*/bytes));
   }
   return absl::OkStatus();
 }

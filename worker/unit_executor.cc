@@ -210,8 +210,7 @@ absl::Status UnitExecutor::Unshard(int unit, bool in_order) {
     TESSERA_ASSIGN_OR_RETURN(const double wait_us,
                              TimedWait(state.gathered, state.gather_timing, before));
     state.whole = true;
-    const int64_t shard_bytes =
-        options_.layouts[unit].shard_numel() * static_cast<int64_t>(sizeof(float));
+    const int64_t shard_bytes = options_.store->Parameters(unit).bytes();
     options_.stats->Record(unit, v1::UNSHARD, state.gather_timing.work_us, shard_bytes);
     options_.stats->Record(unit, v1::WAIT, wait_us, shard_bytes);
   }

@@ -57,16 +57,7 @@ absl::Status CheckInputs(const v1::Unit& unit) {
 
 absl::Status CheckUnit(const v1::Unit& unit, bool on_gpu) {
   if (on_gpu) TESSERA_RETURN_IF_ERROR(CheckOnGpu(unit));
-  TESSERA_RETURN_IF_ERROR(CheckInputs(unit));
-  if (unit.overrides().has_strategy()) {
-    return InvalidField(FieldOf(unit, true, "strategy"),
-                        "of a single unit is not available yet; drop it");
-  }
-  if (unit.overrides().has_reshard_group()) {
-    return InvalidField(FieldOf(unit, true, "reshard_group"),
-                        "of a single unit is not available yet; drop it");
-  }
-  return absl::OkStatus();
+  return CheckInputs(unit);
 }
 
 absl::Status CheckJob(const v1::MixedPrecisionSpec& precision) {

@@ -49,6 +49,9 @@ struct SessionParts {
   std::unique_ptr<MembershipClient> membership;
 };
 
+// The ranks that have the shards of one copy of the model, this rank among them.
+Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host);
+
 class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
  public:
   explicit SessionImpl(SessionParts parts);

@@ -60,6 +60,13 @@ class SwitchedCollectives final : public Collectives {
                                       OpTiming* timing) override {
     return on_ ? inner_->ReduceScatter(op, stream, timing) : Event();
   }
+  absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                    Stream* stream) override {
+    return inner_->SumReplicas(unit, gradient_slot, shard, stream);
+  }
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override {
+    inner_->Reshard(slot, reshard_slot, group, bytes);
+  }
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override {
     return inner_->GatherShards(unit, gradient_slot, shard, whole);

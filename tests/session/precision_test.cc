@@ -281,6 +281,71 @@ TEST(PrecisionTest, DivideFactorTakesThePlaceOfTheNumberOfRanks) {
   }
 }
 
+struct MeshCase {
+  const char* strategy;
+  int replicas;
+};
+constexpr MeshCase kMeshes[] = {{"full_shard", 0},   {"shard_grad_op", 0},
+                                {"no_shard", 0},     {"hybrid_shard", 2},
+                                {"hybrid_shard", 4}, {"hybrid_shard_zero2", 2}};
+
+v1::JobSpec OnMesh(v1::JobSpec job, const MeshCase& mesh) {
+  job.mutable_mesh()->set_strategy(mesh.strategy);
+  if (mesh.replicas > 0) job.mutable_mesh()->set_replicas(mesh.replicas);
+  return job;
+}
+
+// pytorch #155903: the same sum, divided by the same, whatever the mesh.
+TEST(PrecisionTest, DivideFactorIsTheSameOnEveryMesh) {
+  for (const MeshCase& mesh : kMeshes) {
+    for (const char* reduce : {"float32", "float16"}) {
+      v1::JobSpec job =
+          OnMesh(PrecisionJob({.original = "float32", .param = "", .reduce = reduce}), mesh);
+      job.mutable_mixed_precision()->set_divide_factor(8);
+      const std::vector<PrecisionRun> runs = RunPrecision(
+          job, 4, {}, [](const GradientAt& at) { return static_cast<double>(at.rank + 1); });
+      for (const PrecisionRun& run : runs) {
+        EXPECT_EQ(run.gradients.at("")[0], 1.25) << mesh.strategy << mesh.replicas << reduce;
+      }
+    }
+  }
+}
+
+// The three dtypes of the table that FSDP's code has differently by strategy.
+TEST(PrecisionTest, KeptGradientsAreInTheReduceDTypeUnderEveryStrategy) {
+  for (const MeshCase& mesh : kMeshes) {
+    for (const Row& row : kRows) {
+      Precision precision = row.precision;
+      precision.keep = true;
+      const std::vector<PrecisionRun> runs =
+          RunPrecision(OnMesh(PrecisionJob(precision), mesh), 4, {},
+                       [](const GradientAt& at) { return at.rank == 0 ? 1 + 0x1p-6 : 1; });
+      // The average over four is 1 + 2^-8 again.
+      const double gradient = row.reduce == v1::BFLOAT16 ? 1 : 1 + 0x1p-8;
+      for (const PrecisionRun& run : runs) {
+        EXPECT_EQ(run.gradient_dtypes.at(""), row.kept) << mesh.strategy;
+        EXPECT_EQ(run.gradients.at("")[0], gradient) << mesh.strategy;
+        EXPECT_EQ(run.parameters.at("emb")[54], 1 - 0.5 * gradient) << mesh.strategy;
+      }
+    }
+  }
+}
+
+TEST(PrecisionTest, UnsynchronizedGradientsAreAccumulatedInReduceDTypeOnEveryMesh) {
+  for (const MeshCase& mesh : kMeshes) {
+    v1::JobSpec job = OnMesh(
+        PrecisionJob({.original = "float32", .param = "bfloat16", .reduce = "float32"}), mesh);
+    job.mutable_memory()->set_accumulate_unsynchronized(true);
+    job.mutable_mixed_precision()->set_unsynced_grad_dtype("reduce");
+    PrecisionSteps steps;
+    steps.micro_batches = 3;
+    steps.unsynchronized = true;
+    const std::vector<PrecisionRun> runs = RunPrecision(
+        job, 4, steps, [](const GradientAt& at) { return at.micro_batch == 0 ? 1 : 0x1p-8; });
+    EXPECT_EQ(runs[3].gradients.at("h.0")[0], 1 + 0x1p-7) << mesh.strategy;
+  }
+}
+
 // FSDP's rule: under mixed precision a batch norm is a unit of its own, in full precision.
 TEST(PrecisionTest, BatchNormStaysInFullPrecision) {
   v1::JobSpec job = PrecisionJob({.original = "float32", .param = "bfloat16", .reduce = ""});

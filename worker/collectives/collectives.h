@@ -12,7 +12,7 @@
 // every rank has read its slice of it. Whoever owns the memory sees to that: on shared memory by
 // lease words, on GPUs, where each rank has buffers of its own, by the order of streams.
 //
-// Every rank of the group issues the same operations in the same order. Calls do not wait, but for
+// Every rank of the job issues the same operations in the same order. Calls do not wait, but for
 // those that say so; the events do. Errors of waits: UNAVAILABLE (a rank or the agent is gone),
 // DEADLINE_EXCEEDED (names the ranks that are missing), FAILED_PRECONDITION with ORDER_MISMATCH (a
 // rank issued something else; names it and both units), or what Abort or Interrupt gave.
@@ -39,6 +39,8 @@ struct Group {
   std::vector<int> ranks;  // world ranks, ascending
   int index = 0;           // of this process in `ranks`
   std::vector<int> hosts;  // host of each of `ranks`
+  // Copies of the whole: shard groups of the job. Gradients are averaged over the ranks of all.
+  int replicas = 1;
 };
 
 struct AllGatherOp {
@@ -46,6 +48,9 @@ struct AllGatherOp {
   int slot = 0;
   ShardSpan shard;                  // this rank's master shard; only read
   DType param_dtype = v1::FLOAT32;  // of the unsharded unit
+  // Not -1: this rank's slice comes from what Reshard kept in that slot, not from the shard.
+  int reshard_slot = -1;
+  int reshard_group = 1;
 };
 
 struct ReduceScatterOp {
@@ -56,6 +61,9 @@ struct ReduceScatterOp {
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
   bool accumulate = false;
+  // Sum over the ranks of all shard groups, not of this rank's alone. (The average is over all in
+  // any case: parts of it without this are summed by SumReplicas.)
+  bool replicate = true;
   // Where the gradients are instead of in the gradient slot; -1: they are there.
   int accumulation_slot = -1;
   double divide_factor = 0;  // of the sum; 0: the number of ranks
@@ -106,10 +114,20 @@ class Collectives {
     return absl::UnimplementedError("gradients are accumulated where they are written");
   }
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
-  // gradients, in rank order, accumulated in float32 (float64 where either dtype is that). `shard`
-  // and `timing` must live until then.
+  // gradients: summed in rank order within each shard group, then over the groups in their order,
+  // in float32 (float64 where either dtype is that). `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
+
+  // Sums over the shard groups, in their order, what ReduceScatter without `replicate` has left in
+  // `shard`. Passes when `shard` has the sum. The shards pass through the gradient slot, which must
+  // be at least a shard long.
+  virtual absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                            Stream* stream) = 0;
+
+  // Keeps this rank's part of the whole unit of `bytes` in `slot`: `group` consecutive ranks of the
+  // shard group have one part each, in their order.
+  virtual void Reshard(int slot, int reshard_slot, int group, int64_t bytes) = 0;
 
   // Gathers every rank's master shard as it is, in its dtype, into `whole` (shard.numel x ranks
   // elements; null on a rank that only takes part). Waits. The shards pass through the gradient
@@ -117,7 +135,7 @@ class Collectives {
   virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                     char* whole) = 0;
 
-  // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
+  // Gives every rank of the job every rank's `payload` (at most kExchangeBytes), in world rank order. Waits. `what`
   // names the moment in errors.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                             absl::string_view what) = 0;

@@ -88,6 +88,11 @@ class NcclCollectives final : public Collectives {
                             Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
+  // Create has refused layouts that need these two.
+  absl::StatusOr<Event> SumReplicas(int, int, const ShardSpan&, Stream*) override {
+    return absl::UnimplementedError("replicas on GPUs");
+  }
+  void Reshard(int, int, int, int64_t) override {}
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,

@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/v1/plan.pb.h"
@@ -24,10 +25,12 @@ namespace tessera {
 class ShmCollectives final : public Collectives {
  public:
   struct Options {
-    Group group;  // all on this host
+    // On this host, which has as many ranks as `sync` says: whole shard groups, one after the
+    // other.
+    Group group;
     HostSync::Options sync;
-    // The host's unsharded and gradient files, mapped, and their slots. `memory` keeps them (and
-    // the control file) mapped.
+    // The group's part of the host's unsharded file and the host's gradient file, mapped, and their
+    // slots. `memory` keeps them (and the control file) mapped.
     char* unsharded = nullptr;
     char* gradients = nullptr;
     v1::Layout layout;  // slots and gradient_stride_bytes
@@ -53,6 +56,9 @@ class ShmCollectives final : public Collectives {
   absl::Status ReleaseGradient(int gradient_slot) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
+  absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                    Stream* stream) override;
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override;
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
@@ -62,12 +68,13 @@ class ShmCollectives final : public Collectives {
   void Interrupt(const absl::Status& status) override { sync_.Interrupt(status); }
 
  private:
-  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4 };
+  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4, kSumReplicas = 5 };
   class Operation;
   class AllGatherOperation;
   class ArriveOperation;
   class AcquireOperation;
   class ReduceOperation;
+  class SumReplicasOperation;
 
   Event Start(std::shared_ptr<Operation> operation);
   void AdvancePending();
@@ -81,6 +88,12 @@ class ShmCollectives final : public Collectives {
   std::vector<int> Below(int slot, bool left, uint64_t tenancy) const;
   bool Resident() const { return options_.layout.unshard_mode() == v1::RESIDENT; }
   bool AllReached(int slot, bool left, uint64_t tenancy) const;
+  // Local ranks that use a slot: of the shard group for an unsharded one, all for a gradient slot,
+  // which all groups may read. [first, end)
+  std::pair<int, int> UsersOf(int slot) const;
+  int group_size() const { return static_cast<int>(options_.group.ranks.size()); }
+  char* ReshardSlot(int reshard_slot) const;
+  SlotControl& Own(int slot) const { return sync_.slot(sync_.index(), slot); }
   const char* GradientOf(int local_rank, int gradient_slot) const;
   const char* AccumulatedOf(int local_rank, int accumulation_slot) const;
   // `bytes` of every rank's shard into `whole`, `stride` bytes apart.
@@ -92,6 +105,7 @@ class ShmCollectives final : public Collectives {
   FaultPoints no_faults_;
   FaultPoints& faults_;
   std::vector<uint64_t> tenancy_;         // by slot: unsharded slots, then gradient slots
+  const int group_start_;                 // local rank of the shard group's first
   const std::vector<int> resident_slot_;  // by unit; -1: it takes turns with others
   uint64_t issued_ = 0;
   uint64_t exchanged_ = 0;

@@ -109,6 +109,7 @@ v1::JobSpec PrecisionJob(const Precision& precision, const std::string& unshard)
   job.mutable_mesh()->set_max_workers(4);
   job.mutable_wrap()->set_policy("class");
   job.mutable_wrap()->add_wrap_classes("Block");
+  job.mutable_wrap()->set_shard_align_bytes(16);  // so that every rank has a part of the root
   job.mutable_optimizer()->set_name("sgd");
   job.mutable_optimizer()->set_weight_decay(0);
   job.mutable_optimizer()->set_clip_norm(0);

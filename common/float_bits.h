@@ -1,7 +1,7 @@
-// Conversions between float32, float64 and the 16-bit formats by integer arithmetic: round to nearest even,
-// denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The conversion
-// instructions of some processors flush denormals.) Written so that loops over them vectorise;
-// constexpr, so that CUDA's kernels may call them too.
+// Conversions between float32, float64 and the 16-bit formats by integer arithmetic: round to
+// nearest even, denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The
+// conversion instructions of some processors flush denormals.) Written so that loops over them
+// vectorise; constexpr, so that CUDA's kernels may call them too.
 #ifndef TESSERA_COMMON_FLOAT_BITS_H_
 #define TESSERA_COMMON_FLOAT_BITS_H_
 

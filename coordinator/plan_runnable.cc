@@ -17,7 +17,8 @@ std::string FieldOf(const v1::Unit& unit, bool overridden, absl::string_view set
 }
 
 // GPUs take masters in float32 that are gathered and reduced in float32, bfloat16 or float16, and
-// whose reduced gradients go back to float32. By field, since it is the job file that has to change.
+// whose reduced gradients go back to float32. By field, since it is the job file that has to
+// change.
 absl::Status CheckOnGpu(const v1::Unit& unit) {
   if (unit.original_dtype() != v1::FLOAT32) {
     return InvalidField(

@@ -107,7 +107,8 @@ TEST(PlanRunnableTest, BuffersMayHaveADTypeOfTheirOwn) {
   auto job = ResolveJobSpec(*ParseJobSpec(
       R"({"name":"j","mixed_precision":{"buffer_dtype":"bf16"},"model":{"spec":{"root":{
       "parameters":[{"name":"w","shape":[8],"dtype":"float32"}],
-      "buffers":[{"name":"mean","shape":[8],"dtype":"float32"},{"name":"n","shape":[],"dtype":"int64"}]}}}})",
+      "buffers":[{"name":"mean","shape":[8],"dtype":"float32"},
+      {"name":"n","shape":[],"dtype":"int64"}]}}}})",
       "job"));
   const auto plan = MakePlan(*ModelOf(*job), *job);
   EXPECT_TRUE(CheckPlanRunnable(*job, *plan).ok());

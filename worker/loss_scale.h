@@ -2,7 +2,7 @@
 // Dynamic: the rule of torch.amp.GradScaler, in float32 as there.
 //
 //   LossScale scale(job.mixed_precision().loss_scale());
-//   ... each step: gradients of scale.factor() x loss, divided by scale.factor() before they are used
+//   ... in a step: gradients of scale.factor() x the loss, divided by it before they are used
 //   scale.Update(/*non_finite=*/false);
 //
 // All ranks see the same steps skipped, so they have the same factor. Thread-safety: none.

@@ -83,8 +83,8 @@ class ShardStore {
   // INVALID_ARGUMENT: the layout reaches beyond the file.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(Options options);
 
-  // shard_numel elements each, in original_dtype and gradient_dtype; the same memory for the life of
-  // the store.
+  // shard_numel elements each, in original_dtype and gradient_dtype; the same memory for the life
+  // of the store.
   ShardSpan Parameters(int unit) const;
   ShardSpan Gradients(int unit) const;
   // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays): float32, or float64

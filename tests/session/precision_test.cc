@@ -54,8 +54,7 @@ TEST_P(PrecisionRowTest, GradientsAndParametersAreWhatTheTableSays) {
   const DType shard = keep ? row.kept : row.gradient;
   const double exact = 1 + 0x1p-8;
   const double gradient = row.reduce == v1::BFLOAT16 || shard == v1::BFLOAT16 ? 1 : exact;
-  // The optimizer: 1 - 0.5 x gradient, which float16 has; of bfloat16 the neighbours are 0.498046875
-  // and 0.5, whose middle is no value of ours.
+  // 0.5 or 0.498046875, which every dtype has.
   const double parameter = 1 - 0.5 * gradient;
 
   const std::vector<PrecisionRun> runs =

@@ -38,8 +38,8 @@ class KeptShards {
   // memory is left; or as `fill`.
   absl::Status Keep(const v1::Unit& unit, const v1::UnitLayout& layout, int rank, Fill fill);
   void Round(DType dtype);
-  // Copies the slice to `shard`, in its dtype, and frees it. INTERNAL: it is not kept, or is another
-  // slice.
+  // Copies the slice to `shard`, in its dtype, and frees it. INTERNAL: it is not kept, or is
+  // another slice.
   absl::Status MoveTo(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
                       const ShardSpan& shard);
   int64_t bytes() const;

@@ -35,9 +35,9 @@ namespace tessera {
 absl::Status FillParameter(uint64_t seed, absl::string_view fqn, const v1::Init& init,
                            int64_t first, absl::Span<float> values);
 
-// Fills the rank's shard with these values rounded to its dtype (a uniform element may so become
-// `high`; float64 has float32's values): the interval [shard_index x shard_numel, (shard_index + 1) x shard_numel)
-// of the unit's flat parameter. Padding between parameters and at the end becomes 0.
+// Fills the rank's shard: the interval [shard_index x shard_numel, (shard_index + 1) x shard_numel)
+// of the unit's flat parameter, rounded to the shard's dtype (a uniform element may so become
+// `high`; float64 has float32's values). Padding between parameters and at the end becomes 0.
 // INVALID_ARGUMENT: shard.numel is not shard_numel, the layout is not of this unit, parameters
 // overlap, or as FillParameter.
 absl::Status FillShard(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,

@@ -199,10 +199,9 @@ class ShmCollectives::SumReplicasOperation final : public Operation {
     for (int rank = owner_->group().index; rank < owner_->sync_.size();
          rank += owner_->group_size())
       shards.push_back(owner_->GradientOf(rank, gradient_slot_));
-    ReduceSlice(
-        shards, shard_.numel,
-        {.gradient_dtype = shard_.dtype, .reduce_dtype = shard_.dtype, .shard_dtype = shard_.dtype},
-        shard_.data);
+    ReduceOptions options;
+    options.gradient_dtype = options.reduce_dtype = options.shard_dtype = shard_.dtype;
+    ReduceSlice(shards, shard_.numel, options, shard_.data);
     owner_->sync_.Announce(owner_->Own(slot_).left, tenancy_);
     return true;
   }

@@ -1,7 +1,7 @@
-// Conversions between float32 and the 16-bit formats by integer arithmetic: round to nearest even,
-// denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The conversion
-// instructions of some processors flush denormals.) Written so that loops over them vectorise;
-// constexpr, so that CUDA's kernels may call them too.
+// Conversions between float32, float64 and the 16-bit formats by integer arithmetic: round to
+// nearest even, denormals kept, NaN stays NaN (quieted), the same bits on every processor. (The
+// conversion instructions of some processors flush denormals.) Written so that loops over them
+// vectorise; constexpr, so that CUDA's kernels may call them too.
 #ifndef TESSERA_COMMON_FLOAT_BITS_H_
 #define TESSERA_COMMON_FLOAT_BITS_H_
 
@@ -56,6 +56,26 @@ constexpr float FloatFromFloat16(uint16_t value) {
   if (exponent == (0x1fu << 23)) result = magnitude + (224u << 23);  // infinity and NaN
   if (exponent == (0x1fu << 23) && (value & 0x3ff) != 0) result |= 0x400000;
   return std::bit_cast<float>(sign | result);
+}
+
+// float64 to float32, rounded to odd: what is not exact ends in an odd bit, so that rounding the
+// result again, to a format with at least two bits fewer, rounds the float64 once.
+constexpr float OddFloatFromDouble(double value) {
+  const float nearest = static_cast<float>(value);
+  const double back = nearest;
+  const double excess = value < 0 ? value - back : back - value;
+  uint32_t bits = std::bit_cast<uint32_t>(nearest);
+  bits -= excess > 0 ? 1 : 0;  // towards zero
+  bits |= back != value ? 1 : 0;
+  return std::bit_cast<float>(bits);
+}
+
+// Rounded once.
+constexpr uint16_t BFloat16FromDouble(double value) {
+  return BFloat16FromFloat(OddFloatFromDouble(value));
+}
+constexpr uint16_t Float16FromDouble(double value) {
+  return Float16FromFloat(OddFloatFromDouble(value));
 }
 
 }  // namespace tessera

@@ -93,5 +93,44 @@ TEST(FloatBitsTest, RandomPatternsRoundToNearestEven) {
   for (int i = 0; i < 300000; ++i) ExpectBoth(random());
 }
 
+// A float64 between two bfloat16 (or float16) that float32 would round onto the middle of them.
+TEST(FloatBitsTest, DoublesAreRoundedOnce) {
+  const double bfloat16_middle = 1 + 0x1p-8, float16_middle = 1 + 0x1p-11;
+  for (const double sign : {1.0, -1.0}) {
+    const uint16_t minus = sign < 0 ? 0x8000 : 0;
+    EXPECT_EQ(BFloat16FromDouble(sign * bfloat16_middle), 0x3f80 | minus);  // a tie: to even
+    EXPECT_EQ(BFloat16FromDouble(sign * (bfloat16_middle + 0x1p-40)), 0x3f81 | minus);
+    EXPECT_EQ(BFloat16FromDouble(sign * (bfloat16_middle + 0x1p-7 - 0x1p-40)), 0x3f81 | minus);
+    EXPECT_EQ(Float16FromDouble(sign * float16_middle), 0x3c00 | minus);
+    EXPECT_EQ(Float16FromDouble(sign * (float16_middle + 0x1p-40)), 0x3c01 | minus);
+    EXPECT_EQ(Float16FromDouble(sign * (float16_middle + 0x1p-10 - 0x1p-40)), 0x3c01 | minus);
+  }
+}
+
+TEST(FloatBitsTest, DoublesBeyondTheRangeAreInfinityZeroOrNan) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(BFloat16FromDouble(1e300), 0x7f80);
+  EXPECT_EQ(BFloat16FromDouble(-infinity), 0xff80);
+  EXPECT_EQ(BFloat16FromDouble(-1e-300), 0x8000);
+  EXPECT_EQ(Float16FromDouble(65519.999999), 0x7bff);
+  EXPECT_EQ(Float16FromDouble(65520.0), 0x7c00);
+  EXPECT_EQ(Float16FromDouble(0x1p-25), 0);            // half of the smallest: to even
+  EXPECT_EQ(Float16FromDouble(0x1p-25 + 0x1p-60), 1);  // and a little more
+  EXPECT_EQ(Float16FromDouble(-infinity), 0xfc00);
+  EXPECT_TRUE(std::isnan(FloatFromFloat16(Float16FromDouble(std::nan("")))));
+  EXPECT_TRUE(std::isnan(FloatFromBFloat16(BFloat16FromDouble(std::nan("")))));
+}
+
+// What is a float32 is rounded as that.
+TEST(FloatBitsTest, DoublesThatAreFloatsRoundAsThose) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 200000; ++i) {
+    const float value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    if (std::isnan(value)) continue;
+    EXPECT_EQ(BFloat16FromDouble(value), BFloat16FromFloat(value)) << value;
+    EXPECT_EQ(Float16FromDouble(value), Float16FromFloat(value)) << value;
+  }
+}
+
 }  // namespace
 }  // namespace tessera

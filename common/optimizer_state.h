@@ -3,13 +3,19 @@
 #define TESSERA_COMMON_OPTIMIZER_STATE_H_
 
 #include "tessera/v1/job.pb.h"
+#include "tessera/v1/plan.pb.h"
 
 namespace tessera {
 
-// float32 arrays as long as the shard: AdamW and Adam two moments, SGD one if it has momentum.
+// Arrays as long as the shard: AdamW and Adam two moments, SGD one if it has momentum.
 inline int OptimizerStateArrays(const v1::OptimizerSpec& optimizer) {
   if (optimizer.name() == "sgd") return optimizer.momentum() != 0 ? 1 : 0;
   return 2;
+}
+
+// Of each array's elements, by the dtype of the master that they are of.
+inline v1::DType OptimizerStateDType(v1::DType original_dtype) {
+  return original_dtype == v1::FLOAT64 ? v1::FLOAT64 : v1::FLOAT32;
 }
 
 }  // namespace tessera

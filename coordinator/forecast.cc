@@ -9,6 +9,7 @@
 #include "common/device_arena.h"
 #include "common/dtype.h"
 #include "common/model_spec.h"
+#include "common/optimizer_state.h"
 #include "coordinator/layout.h"
 #include "coordinator/layout_slots.h"
 #include "coordinator/mesh.h"
@@ -64,18 +65,17 @@ v1::RankForecast ForecastRank(const v1::Plan& plan, const v1::Layout& layout,
   v1::RankForecast rank;
   int64_t parameters = 0;
   int64_t gradients = 0;
-  int64_t elements = 0;
+  int64_t state = 0;
   for (int i = 0; i < plan.units_size(); ++i) {
     const v1::Unit& unit = plan.units(i);
     const int64_t numel = layout.units(i).shard_numel();
     if (!MasterIsResident(unit, layout)) parameters += numel * DTypeBytes(unit.original_dtype());
     gradients += numel * DTypeBytes(GradientDType(unit));
-    elements += numel;
+    state += numel * DTypeBytes(OptimizerStateDType(unit.original_dtype()));
   }
   rank.set_parameter_bytes(parameters);
   rank.set_gradient_bytes(gradients);
-  rank.set_optimizer_bytes(elements * layout.rank_file().optimizer_arrays() *
-                           static_cast<int64_t>(sizeof(float)));
+  rank.set_optimizer_bytes(state * layout.rank_file().optimizer_arrays());
   rank.set_undo_bytes(layout.rank_file().undo_bytes());
   rank.set_record_bytes(layout.rank_file().record_bytes());
   rank.set_private_total_bytes(layout.rank_file().total_bytes());
@@ -219,16 +219,15 @@ void AddTraffic(const v1::Plan& plan, const v1::Layout& layout, const ForecastOp
 void AddCheckpoint(const v1::Plan& plan, const v1::Layout& layout, const UnmanagedBytes& unmanaged,
                    v1::Forecast* forecast) {
   int64_t parameters = unmanaged.parameters;
-  int64_t elements = 0;
+  int64_t state = 0;
   for (const v1::Unit& unit : plan.units()) {
     parameters += unit.numel() * DTypeBytes(unit.original_dtype());
-    elements += unit.numel();
+    state += unit.numel() * DTypeBytes(OptimizerStateDType(unit.original_dtype()));
     for (const v1::UnitBuffer& buffer : unit.buffers())
       parameters += NumelOf(buffer) * DTypeBytes(buffer.original_dtype());
   }
   forecast->set_export_bytes(parameters);
-  forecast->set_checkpoint_bytes(parameters + elements * layout.rank_file().optimizer_arrays() *
-                                                  static_cast<int64_t>(sizeof(float)));
+  forecast->set_checkpoint_bytes(parameters + state * layout.rank_file().optimizer_arrays());
 }
 
 }  // namespace

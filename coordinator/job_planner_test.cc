@@ -242,9 +242,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
       {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
-       "float64 is not available yet; use float32, bfloat16 or float16"},
-      {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",
-       "use float32"},
+       "is float64, and the workload gpt computes in float32"},
       {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
       {Job(R"(,"checkpoint":{"resume":"auto"})"), "checkpoint.resume", "give none"},
       {Job(R"(,"checkpoint":{"import":"x.safetensors"})"), "checkpoint.import", "give \"\""},

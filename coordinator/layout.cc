@@ -132,7 +132,9 @@ class RegionCursor {
 void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layout) {
   v1::RankFileLayout* file = layout->mutable_rank_file();
   file->set_optimizer_arrays(optimizer_arrays);
-  const int64_t state_bytes = optimizer_arrays * static_cast<int64_t>(sizeof(float));
+  const auto state_bytes = [&](int i) {
+    return optimizer_arrays * DTypeBytes(OptimizerStateDType(plan.units(i).original_dtype()));
+  };
   file->set_record_bytes(StepRecordBytes(plan.units_size()));
   RegionCursor cursor(file->record_bytes());
   auto& units = *layout->mutable_units();
@@ -150,8 +152,8 @@ void PlaceRankFile(const v1::Plan& plan, int optimizer_arrays, v1::Layout* layou
   }
   int64_t undo_bytes = 0;
   for (int i = 0; i < units.size(); ++i) {
-    units[i].set_optimizer_offset_bytes(cursor.Take(shard_bytes(i, state_bytes)));
-    undo_bytes = std::max(undo_bytes, shard_bytes(i, original(i) + state_bytes));
+    units[i].set_optimizer_offset_bytes(cursor.Take(shard_bytes(i, state_bytes(i))));
+    undo_bytes = std::max(undo_bytes, shard_bytes(i, original(i) + state_bytes(i)));
   }
   file->set_undo_offset_bytes(cursor.Take(undo_bytes));
   file->set_undo_bytes(undo_bytes);
@@ -216,16 +218,6 @@ bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout) {
 bool IsTrained(const v1::Unit& unit) {
   return std::any_of(unit.parameters().begin(), unit.parameters().end(),
                      [](const v1::UnitParameter& p) { return p.requires_grad(); });
-}
-
-v1::DType GradientDType(const v1::Unit& unit) {
-  const v1::DType dtype = unit.gradient_dtype();
-  return dtype == v1::DTYPE_UNSPECIFIED ? unit.original_dtype() : dtype;
-}
-
-v1::DType UnsyncedGradientDType(const v1::Unit& unit) {
-  const v1::DType dtype = unit.unsynced_gradient_dtype();
-  return dtype == v1::DTYPE_UNSPECIFIED ? unit.param_dtype() : dtype;
 }
 
 bool IsRootUnit(const v1::Unit& unit) { return !unit.has_enclosing_unit() && unit.fqn().empty(); }

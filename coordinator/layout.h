@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/unit_dtypes.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
 
@@ -39,11 +40,6 @@ bool MasterIsResident(const v1::Unit& unit, const v1::Layout& layout);
 
 // Whether a parameter of the unit has requires_grad.
 bool IsTrained(const v1::Unit& unit);
-
-// Of the reduced gradient shard, and of unsharded gradients over micro-batches that do not
-// synchronise. Plans that do not say have original_dtype and param_dtype.
-v1::DType GradientDType(const v1::Unit& unit);
-v1::DType UnsyncedGradientDType(const v1::Unit& unit);
 
 // The unit around all others; there is none where the policy left parameters outside of units.
 bool IsRootUnit(const v1::Unit& unit);

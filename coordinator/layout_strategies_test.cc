@@ -124,6 +124,22 @@ TEST(LayoutStrategiesTest, GradientShardsAreInTheirDType) {
   EXPECT_EQ(layout.units(0).optimizer_offset_bytes(), 4160 + 3 * 128 + 3 * 64);
 }
 
+TEST(LayoutStrategiesTest, OptimizerStateOfFloat64IsFloat64) {
+  v1::Plan plan = ThreeUnits(32, 32, 32);
+  v1::Unit* wide = plan.mutable_units(1);
+  for (auto set : {&v1::Unit::set_original_dtype, &v1::Unit::set_gradient_dtype}) {
+    (wide->*set)(v1::FLOAT64);
+  }
+  const v1::Layout layout = Lay(plan, "", 1);
+  const int64_t two = layout.rank_file().optimizer_arrays();
+  EXPECT_EQ(two, 2);
+  EXPECT_EQ(layout.units(1).optimizer_offset_bytes() - layout.units(0).optimizer_offset_bytes(),
+            two * 32 * 4);
+  EXPECT_EQ(layout.units(2).optimizer_offset_bytes() - layout.units(1).optimizer_offset_bytes(),
+            two * 32 * 8);
+  EXPECT_EQ(layout.rank_file().undo_bytes(), 3 * 32 * 8);
+}
+
 TEST(LayoutStrategiesTest, UnitsHaveAlignmentsOfTheirOwn) {
   v1::Plan plan = ThreeUnits(30, 40, 3);
   v1::UnitParameter* second = plan.mutable_units(0)->add_parameters();

@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-// Workers take units in float32 that are gathered and reduced in float32, bfloat16 or float16, each
-// unit in its own, with any frozen parameters; reduced gradients go back to float32 and are divided
-// by the number of ranks. INVALID_ARGUMENT: the plan asks for more; Field(status) is the setting
+// Workers on CPUs take units in any floating-point dtypes, each in its own, with any frozen
+// parameters; those on GPUs masters and reduced gradients in float32 alone. The program casts its
+// inputs and buffers itself. INVALID_ARGUMENT: the plan asks for more; Field(status) is the setting
 // that asks, or a parameter.
 absl::Status CheckPlanRunnable(const v1::JobSpec& resolved, const v1::Plan& plan);
 

@@ -49,24 +49,12 @@ TEST(PlanRunnableTest, UnitsInDTypesOfTheirOwnRun) {
 
 TEST(PlanRunnableTest, NamesWhatComesLater) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
-      {R"(,"mixed_precision":{"param_dtype":"fp64"})", "mixed_precision.param_dtype",
-       "float64 is not available yet"},
-      {R"(,"mixed_precision":{"reduce_dtype":"fp64"})", "mixed_precision.reduce_dtype",
-       "use float32"},
-      {R"(,"mixed_precision":{"param_dtype":"bf16","keep_grads_in_reduce_dtype":true})",
-       "mixed_precision.keep_grads_in_reduce_dtype", "give false"},
-      {R"(,"mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32","unsynced_grad_dtype":"reduce"})",
-       "mixed_precision.unsynced_grad_dtype", "give compute"},
       {R"(,"optimizer":{"groups":[{"pattern":"h.*.bias"}]})", "optimizer.groups[0].pattern",
        "matches no parameter of the plan"},
-      {R"(,"mixed_precision":{"loss_scale":"dynamic"})", "mixed_precision.loss_scale", "give none"},
-      {R"(,"mixed_precision":{"loss_scale":"1024"})", "mixed_precision.loss_scale", "give none"},
-      {R"(,"mixed_precision":{"divide_factor":3})", "mixed_precision.divide_factor", "is 3"},
       {R"(,"mixed_precision":{"cast_forward_inputs":true})", "mixed_precision.cast_forward_inputs",
        "give false"},
       {R"(,"wrap":{"ignore":["wpe"]})", "wrap.ignore", "\"wpe.weight\""},
       {R"(,"wrap":{"root_unit":"by_policy"})", "wrap.root_unit", "give always"},
-      {Override("h.0", R"({"param_dtype":"fp64"})"), "h.0.param_dtype", "float64"},
       {Override("h.0", R"({"cast_forward_inputs":true})"), "h.0.cast_forward_inputs", "drop it"},
   };
   for (const auto& [more, field, because] : cases) {
@@ -93,19 +81,60 @@ TEST(PlanRunnableTest, ParametersInNoUnitRunWithAProgramThatTrainsThem) {
   EXPECT_EQ(Field(none), "wrap.root_unit") << none;
 }
 
-TEST(PlanRunnableTest, BuffersAreNotCastYet) {
-  const std::string model =
-      R"(,"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}],
-      "buffers":[{"name":"mean","shape":[8],"dtype":"float32"},{"name":"n","shape":[],"dtype":"int64"}]}}})";
-  const auto check = [&](const std::string& precision) {
-    auto job = ResolveJobSpec(*ParseJobSpec(
-        absl::StrCat(R"({"name":"j","mixed_precision":)", precision, model, "}"), "job"));
-    return CheckPlanRunnable(*job, *MakePlan(*ModelOf(*job), *job));
+TEST(PlanRunnableTest, EveryPrecisionRunsOnCpusAndGpusNameWhatComesLater) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {R"(,"mixed_precision":{"param_dtype":"fp64"})", "mixed_precision.param_dtype",
+       "float64 is not available on device cuda"},
+      {R"(,"mixed_precision":{"reduce_dtype":"fp64"})", "mixed_precision.reduce_dtype",
+       "use float32"},
+      {R"(,"mixed_precision":{"param_dtype":"bf16","keep_grads_in_reduce_dtype":true})",
+       "mixed_precision.keep_grads_in_reduce_dtype", "give false"},
+      {R"(,"mixed_precision":{"param_dtype":"bf16","reduce_dtype":"fp32","unsynced_grad_dtype":"reduce"})",
+       "mixed_precision.unsynced_grad_dtype", "give compute"},
+      {Override("h.0", R"({"param_dtype":"fp64"})"), "h.0.param_dtype", "float64"},
   };
-  EXPECT_TRUE(check("{}").ok());
-  const absl::Status status = check(R"({"buffer_dtype":"bf16"})");
-  EXPECT_EQ(Field(status), "mixed_precision.buffer_dtype");
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("\"mean\""));
+  for (const auto& [more, field, because] : cases) {
+    EXPECT_TRUE(Check(more).ok()) << Check(more);
+    const absl::Status status = Check(absl::StrCat(more, R"(,"device":"cuda")"));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << more;
+    EXPECT_EQ(Field(status), field) << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(because));
+  }
+  for (const char* scale : {"dynamic", "1024"}) {
+    EXPECT_TRUE(Check(absl::StrCat(R"(,"mixed_precision":{"loss_scale":")", scale, R"("})")).ok());
+  }
+  EXPECT_TRUE(Check(R"(,"mixed_precision":{"divide_factor":3})").ok());
+}
+
+TEST(PlanRunnableTest, ModelsOfEveryFloatingDTypeRunOnCpus) {
+  for (const char* dtype : {"float64", "bfloat16", "float16"}) {
+    const std::string model =
+        absl::StrCat(R"(,"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":")",
+                     dtype, R"("}]}}})");
+    const auto check = [&](const std::string& device) {
+      auto job = ResolveJobSpec(*ParseJobSpec(
+          absl::StrCat(R"({"name":"j","device":")", device, R"(")", model, "}"), "job"));
+      return CheckPlanRunnable(*job, *MakePlan(*ModelOf(*job), *job));
+    };
+    EXPECT_TRUE(check("cpu").ok()) << check("cpu");
+    EXPECT_EQ(Field(check("cuda")), "w");
+    EXPECT_THAT(std::string(check("cuda").message()),
+                testing::HasSubstr(absl::StrCat("is ", dtype)));
+  }
+}
+
+// What a program casts itself, by Unit.buffers of the plan.
+TEST(PlanRunnableTest, BuffersMayHaveADTypeOfTheirOwn) {
+  auto job = ResolveJobSpec(*ParseJobSpec(
+      R"({"name":"j","mixed_precision":{"buffer_dtype":"bf16"},"model":{"spec":{"root":{
+      "parameters":[{"name":"w","shape":[8],"dtype":"float32"}],
+      "buffers":[{"name":"mean","shape":[8],"dtype":"float32"},
+      {"name":"n","shape":[],"dtype":"int64"}]}}}})",
+      "job"));
+  const auto plan = MakePlan(*ModelOf(*job), *job);
+  EXPECT_TRUE(CheckPlanRunnable(*job, *plan).ok());
+  EXPECT_EQ(plan->units(0).buffers(0).buffer_dtype(), v1::BFLOAT16);
+  EXPECT_EQ(plan->units(0).buffers(1).buffer_dtype(), v1::INT64);
 }
 
 }  // namespace

@@ -60,8 +60,9 @@ class HookReduction {
 
   absl::Status Reduce(const ReduceScatterOp& op, int64_t padded_numel) {
     Collectives& collectives = *parts_.collectives;
-    const FlatTensor written = {collectives.Gradient(op.gradient_slot), padded_numel,
-                                op.gradient_dtype};
+    void* const from = op.accumulation_slot < 0 ? collectives.Gradient(op.gradient_slot)
+                                                : collectives.Accumulated(op.accumulation_slot);
+    const FlatTensor written = {from, padded_numel, op.gradient_dtype};
     const FlatTensor shard = {op.shard.data, op.shard.numel, op.shard.dtype};
     // At one rank nothing is sharded, but a job that asks for shards gets one of everything.
     const bool sharded =

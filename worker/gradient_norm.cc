@@ -76,7 +76,9 @@ absl::StatusOr<double> GradientNorm(Session& session, double p,
     return impl.Keep(absl::FailedPreconditionError(
         "GradientNorm before the first step: there are no gradients yet"));
   }
-  return GlobalNorm(session, "GradientNorm", p, /*gradients=*/true, unmanaged);
+  TESSERA_ASSIGN_OR_RETURN(const double norm,
+                           GlobalNorm(session, "GradientNorm", p, /*gradients=*/true, unmanaged));
+  return norm / impl.parts().store->LastRecord().loss_scale;
 }
 
 absl::StatusOr<double> ParameterNorm(Session& session, double p,

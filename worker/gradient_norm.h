@@ -17,9 +17,9 @@
 
 namespace tessera {
 
-// Of the averaged gradients of the last step, as they were before the optimizer clipped them; of
-// parameters that are not frozen. `p`: 1 or more; infinity: the largest magnitude. `unmanaged`:
-// averages of parameters in no unit, the same on every rank. INVALID_ARGUMENT: `p` is less than 1,
+// Of the averaged gradients of the last step, without the loss scale and as they were before the
+// optimizer clipped them; of parameters that are not frozen. `p`: 1 or more; infinity: the largest magnitude. `unmanaged`:
+// averages of parameters in no unit, the same on every rank, with it. INVALID_ARGUMENT: `p` is less than 1,
 // or another rank's is another. FAILED_PRECONDITION: inside a step, or before the first.
 absl::StatusOr<double> GradientNorm(Session& session, double p = 2,
                                     absl::Span<const FlatTensor> unmanaged = {});

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/float_bits.h"
 #include "common/status_macros.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
 
@@ -66,7 +67,7 @@ void KeptShards::Round(DType dtype) {
 }
 
 absl::Status KeptShards::MoveTo(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
-                                absl::Span<float> shard) {
+                                const ShardSpan& shard) {
   if (layout.shard_numel() == 0) return absl::OkStatus();
   std::optional<Kept> kept;
   {
@@ -78,13 +79,12 @@ absl::Status KeptShards::MoveTo(const v1::Unit& unit, const v1::UnitLayout& layo
     }
   }
   if (!kept.has_value() || kept->shard_index != shard_index ||
-      kept->pages.values().size() != shard.size()) {
+      static_cast<int64_t>(kept->pages.values().size()) != shard.numel) {
     return absl::InternalError(absl::StrCat("unit \"", unit.fqn(),
                                             "\" was sealed otherwise than the plan has it now; "
                                             "coordinator and worker are of different builds"));
   }
-  const absl::Span<float> values = kept->pages.values();
-  std::copy(values.begin(), values.end(), shard.begin());
+  CastElements(kept->pages.values().data(), v1::FLOAT32, shard.numel, shard.dtype, shard.data);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "common/dtype.h"
 #include "common/mutex.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/shard_span.h"
 
 namespace tessera {
 
@@ -37,9 +38,10 @@ class KeptShards {
   // memory is left; or as `fill`.
   absl::Status Keep(const v1::Unit& unit, const v1::UnitLayout& layout, int rank, Fill fill);
   void Round(DType dtype);
-  // Copies the slice to `shard` and frees it. INTERNAL: it is not kept, or is another slice.
+  // Copies the slice to `shard`, in its dtype, and frees it. INTERNAL: it is not kept, or is
+  // another slice.
   absl::Status MoveTo(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
-                      absl::Span<float> shard);
+                      const ShardSpan& shard);
   int64_t bytes() const;
 
  private:

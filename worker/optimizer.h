@@ -1,6 +1,6 @@
-// One optimizer update of a run of elements, in float32, with the arithmetic and order of
-// operations of torch.optim. One pass over memory, which can also write the low-precision copy that
-// the unit computes with.
+// One optimizer update of a run of elements, with the arithmetic and order of operations of
+// torch.optim, in float32, or in float64 where the parameters are that. One pass over memory, which
+// can also write the copy that the unit computes with.
 //
 //   UpdateElements({.kind = OptimizerKind::kAdamW}, {.update = 1, .learning_rate = 1e-3},
 //                  {.numel = n, .gradient = g, .parameter = p, .state = {m, v}});
@@ -47,12 +47,15 @@ struct UpdateStep {
 struct UpdateRun {
   int64_t numel = 0;
   bool decay = false;  // whether weight decay acts on these elements
-  const float* gradient = nullptr;
-  float* parameter = nullptr;
-  // kAdamW, kAdam: the two moments. kSgd: the momentum buffer where momentum is not 0.
-  std::array<float*, 2> state = {};
-  // Where the new parameters also go, as copy_dtype (FLOAT16 or BFLOAT16); null: nowhere.
-  uint16_t* copy = nullptr;
+  const void* gradient = nullptr;
+  DType gradient_dtype = v1::FLOAT32;
+  void* parameter = nullptr;
+  DType parameter_dtype = v1::FLOAT32;  // the new values are rounded to it, once
+  // kAdamW, kAdam: the two moments. kSgd: the momentum buffer where momentum is not 0. Of
+  // OptimizerStateDType(parameter_dtype).
+  std::array<void*, 2> state = {};
+  // Where the new parameters also go, as copy_dtype; null: nowhere.
+  void* copy = nullptr;
   DType copy_dtype = v1::DTYPE_UNSPECIFIED;
 };
 

@@ -1,5 +1,6 @@
 #include "worker/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -125,6 +126,72 @@ TEST(OptimizerTest, CopyIsTheNewParameterRounded) {
     EXPECT_EQ(parameter, 1 - 0x1p-9f);
     EXPECT_EQ(copy, dtype == v1::BFLOAT16 ? 0x3f80 : 0x3bfc);
   }
+}
+
+TEST(OptimizerTest, Float64IsUpdatedInFloat64) {
+  const double gradient = 1e-12;
+  double parameter = 1;
+  float copy = 0;
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kSgd;
+  UpdateRun run;
+  run.numel = 1;
+  run.gradient = &gradient;
+  run.gradient_dtype = run.parameter_dtype = v1::FLOAT64;
+  run.parameter = &parameter;
+  run.copy = &copy;
+  run.copy_dtype = v1::FLOAT32;
+  UpdateElements(options, {.learning_rate = 1}, run);
+  EXPECT_EQ(parameter, 1 - 1e-12);
+  EXPECT_EQ(copy, 1.0f);
+}
+
+// The moments are float32, so only the parameter is rounded: 1 - 2^-9 is a tie of bfloat16, which
+// goes to 1, and the copy is of what is stored.
+TEST(OptimizerTest, NarrowMastersAreRoundedOnceAndTheirMomentsAreNot) {
+  const uint16_t gradient = 0x3c00;  // of float16: 1
+  uint16_t parameter = 0x3f80;       // of bfloat16: 1
+  float copy = 0, buffer = 0.25f;
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kSgd;
+  options.momentum = 0.5;
+  UpdateRun run;
+  run.numel = 1;
+  run.gradient = &gradient;
+  run.gradient_dtype = v1::FLOAT16;
+  run.parameter = &parameter;
+  run.parameter_dtype = v1::BFLOAT16;
+  run.state = {&buffer, nullptr};
+  run.copy = &copy;
+  run.copy_dtype = v1::FLOAT32;
+  UpdateElements(options, {.learning_rate = 0x1p-9 / 1.125}, run);
+  EXPECT_EQ(buffer, 1.125f);
+  EXPECT_EQ(parameter, 0x3f80);
+  EXPECT_EQ(copy, 1.0f);
+}
+
+TEST(OptimizerTest, LongRunsOfOtherDTypesAreAsShortOnes) {
+  constexpr int64_t kNumel = 2500;  // more than two blocks
+  std::vector<double> gradient(kNumel), parameter(kNumel, 1), m(kNumel), v(kNumel);
+  for (int64_t i = 0; i < kNumel; ++i) gradient[i] = std::sin(static_cast<double>(i));
+  const auto run_of = [&](int64_t first, int64_t numel) {
+    UpdateRun run;
+    run.numel = numel;
+    run.gradient = gradient.data() + first;
+    run.parameter = parameter.data() + first;
+    run.gradient_dtype = run.parameter_dtype = v1::FLOAT64;
+    run.state = {m.data() + first, v.data() + first};
+    return run;
+  };
+  UpdateElements({}, {.learning_rate = 0.1}, run_of(0, kNumel));
+  const std::vector<double> whole = parameter;
+  std::fill(parameter.begin(), parameter.end(), 1);
+  std::fill(m.begin(), m.end(), 0);
+  std::fill(v.begin(), v.end(), 0);
+  for (int64_t i = 0; i < kNumel; i += 100)
+    UpdateElements({}, {.learning_rate = 0.1}, run_of(i, 100));
+  EXPECT_EQ(parameter, whole);
+  EXPECT_NE(whole[1], whole[2400]);
 }
 
 TEST(UpdateElementsTest, EveryInstructionSetGivesTheSameBits) {

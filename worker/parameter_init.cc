@@ -5,12 +5,16 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/dtype.h"
 #include "common/errors.h"
 #include "common/philox.h"
 #include "common/status_macros.h"
+#include "worker/collectives/cpu_kernels.h"
 
 namespace tessera {
 namespace {
@@ -172,23 +176,28 @@ absl::Status FillParameter(uint64_t seed, absl::string_view fqn, const v1::Init&
 }
 
 absl::Status FillShard(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
-                       uint64_t seed, absl::Span<float> shard) {
-  TESSERA_RETURN_IF_ERROR(CheckLayout(unit, layout, shard_index, shard.size()));
+                       uint64_t seed, const ShardSpan& shard) {
+  constexpr int64_t kBlock = 4096;
+  TESSERA_RETURN_IF_ERROR(CheckLayout(unit, layout, shard_index, shard.numel));
+  const int64_t element = DTypeBytes(shard.dtype);
   const int64_t begin = shard_index * layout.shard_numel();
   const int64_t end = begin + layout.shard_numel();
-  int64_t filled = begin;  // everything before is done
+  std::vector<float> block(std::min(kBlock, shard.numel));
+  // Zero is the same bits in every dtype.
+  if (shard.numel > 0) std::memset(shard.data, 0, shard.bytes());
   for (int i = 0; i < unit.parameters_size(); ++i) {
     const v1::UnitParameter& parameter = unit.parameters(i);
     const int64_t offset = layout.parameters(i).offset();
-    const int64_t from = std::max(begin, offset);
     const int64_t to = std::min(end, offset + parameter.numel());
-    if (from >= to) continue;
-    std::fill(shard.begin() + (filled - begin), shard.begin() + (from - begin), 0.0f);
-    TESSERA_RETURN_IF_ERROR(FillParameter(seed, parameter.fqn(), parameter.init(), from - offset,
-                                          shard.subspan(from - begin, to - from)));
-    filled = to;
+    for (int64_t from = std::max(begin, offset); from < to; from += kBlock) {
+      const absl::Span<float> values =
+          absl::MakeSpan(block).subspan(0, std::min(kBlock, to - from));
+      TESSERA_RETURN_IF_ERROR(
+          FillParameter(seed, parameter.fqn(), parameter.init(), from - offset, values));
+      CastElements(values.data(), v1::FLOAT32, static_cast<int64_t>(values.size()), shard.dtype,
+                   shard.data + (from - begin) * element);
+    }
   }
-  std::fill(shard.begin() + (filled - begin), shard.end(), 0.0f);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "tessera/v1/model.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/shard_span.h"
 
 namespace tessera {
 
@@ -35,11 +36,16 @@ absl::Status FillParameter(uint64_t seed, absl::string_view fqn, const v1::Init&
                            int64_t first, absl::Span<float> values);
 
 // Fills the rank's shard: the interval [shard_index x shard_numel, (shard_index + 1) x shard_numel)
-// of the unit's flat parameter. Padding between parameters and at the end becomes 0.
-// INVALID_ARGUMENT: shard.size() is not shard_numel, the layout is not of this unit, parameters
+// of the unit's flat parameter, rounded to the shard's dtype (a uniform element may so become
+// `high`; float64 has float32's values). Padding between parameters and at the end becomes 0.
+// INVALID_ARGUMENT: shard.numel is not shard_numel, the layout is not of this unit, parameters
 // overlap, or as FillParameter.
 absl::Status FillShard(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
-                       uint64_t seed, absl::Span<float> shard);
+                       uint64_t seed, const ShardSpan& shard);
+inline absl::Status FillShard(const v1::Unit& unit, const v1::UnitLayout& layout, int shard_index,
+                              uint64_t seed, absl::Span<float> shard) {
+  return FillShard(unit, layout, shard_index, seed, FloatShard(shard));
+}
 
 }  // namespace tessera
 

@@ -62,9 +62,11 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .collectives = parts_.collectives.get(),
                  .store = parts_.store.get(),
                  .backward_prefetch = BackwardPrefetchOf(parts_.spec.memory()),
-                 .stats = &stats_}),
+                 .stats = &stats_,
+                 .divide_factor = parts_.spec.mixed_precision().divide_factor()}),
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
-      unmanaged_(norm_type_) {
+      unmanaged_(norm_type_),
+      loss_scale_(parts_.spec.mixed_precision().loss_scale()) {
   parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     executor_.PublishShard(unit);
@@ -119,7 +121,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   parts_.faults->set_step(step_ + 1);
   executor_.BeginStep();
   unmanaged_ = NormSum(norm_type_);
-  return StepInfo{.step = step_ + 1, .attempt = 1};
+  return StepInfo{.step = step_ + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
 }
 
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -169,8 +171,7 @@ absl::Status SessionImpl::Reduce(int unit) {
   }
   TESSERA_RETURN_IF_ERROR(Keep(executor_.PrefetchAfter(unit)));
   if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit, micro_batch_.all_reduce));
-  executor_.KeepGradient(unit);
-  return absl::OkStatus();
+  return Keep(executor_.KeepGradient(unit));
 }
 
 absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
@@ -210,7 +211,7 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
   }
   result.step = votes.front().step;
   result.loss_mean = count > 0 ? loss / static_cast<double>(count) : 0;
-  result.gradient_norm = norm.norm();
+  result.gradient_norm = norm.norm() / loss_scale_.factor();
   result.clip_coefficient =
       ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm);
   return result;
@@ -248,6 +249,8 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
                         .attempt = vote.attempt,
                         .update = updates_ + 1,
                         .learning_rate = step_options_.learning_rate,
+                        .loss_scale = loss_scale_.factor(),
+                        .loss_scale_age = loss_scale_.age(),
                         .data_position = step_ * parts_.spec.global_batch()});
   parts_.faults->Hit("vote");
   absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
@@ -261,6 +264,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   });
   ++step_;
   if (!result.non_finite) ++updates_;
+  loss_scale_.Update(result.non_finite);
   in_step_ = false;
   Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
   return result;

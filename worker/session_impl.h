@@ -18,6 +18,7 @@
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
+#include "worker/loss_scale.h"
 #include "worker/membership_client.h"
 #include "worker/norm.h"
 #include "worker/session.h"
@@ -109,7 +110,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status BeginWriting(int unit);
   void EndWriting(int unit);
   // The shards are those of another moment.
-  void ResumeAt(int64_t step, int64_t updates);
+  void ResumeAt(int64_t step, int64_t updates, double loss_scale, int64_t loss_scale_age);
+  const LossScale& loss_scale() const { return loss_scale_; }
   // Averages of parameters in no unit, the same on every rank, that the step's norm counts.
   void CountUnmanaged(const FlatTensor& averages);
 
@@ -163,6 +165,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   StepOptions step_options_;
   int64_t step_ = 0;     // the last one committed
   int64_t updates_ = 0;  // steps that were not skipped
+  LossScale loss_scale_;
   std::vector<v1::Progress> unsent_progress_;
   absl::Time last_report_ = absl::InfinitePast();
 };

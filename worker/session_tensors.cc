@@ -4,28 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
-#include "common/float_bits.h"
 #include "common/status_macros.h"
+#include "worker/collectives/cpu_kernels.h"
 #include "worker/session_impl.h"
 
 namespace tessera {
 namespace {
-
-// to += from, element by element in float32, rounded to the view's dtype.
-void AddElements(const TensorView& to, const void* from) {
-  if (to.dtype == v1::FLOAT32) {
-    const auto* terms = static_cast<const float*>(from);
-    for (int64_t i = 0; i < to.numel; ++i) to.as<float>()[i] += terms[i];
-    return;
-  }
-  const bool bfloat16 = to.dtype == v1::BFLOAT16;
-  const auto* terms = static_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < to.numel; ++i) {
-    uint16_t& sum = to.as<uint16_t>()[i];
-    sum = bfloat16 ? BFloat16FromFloat(FloatFromBFloat16(sum) + FloatFromBFloat16(terms[i]))
-                   : Float16FromFloat(FloatFromFloat16(sum) + FloatFromFloat16(terms[i]));
-  }
-}
 
 std::string Name(absl::string_view fqn) { return fqn.empty() ? "(root)" : std::string(fqn); }
 
@@ -122,7 +106,7 @@ absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
   TESSERA_RETURN_IF_ERROR(Keep(ready.Wait()));
   TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, GradientView(unit, fqn));
   if (slot.accumulate) {
-    AddElements(slot.view, gradient.data);
+    AddElements(gradient.data, slot.view.dtype, slot.view.numel, slot.view.dtype, slot.view.data);
   } else {
     std::memcpy(slot.view.data, gradient.data, slot.view.numel * DTypeBytes(slot.view.dtype));
   }

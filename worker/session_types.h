@@ -24,6 +24,9 @@ struct StepOptions {
 struct StepInfo {
   int64_t step = 0;     // from 1; the one to compute now
   int64_t attempt = 1;  // more than 1 where a lost step is repeated
+  // mixed_precision.loss_scale: gradients are to be those of so many times the loss. The optimizer
+  // divides them by it, and gradient_norm is of the quotient.
+  double loss_scale = 1;
 };
 
 struct MicroBatch {
@@ -51,12 +54,14 @@ struct StepMetrics {
 struct StepResult {
   int64_t step = 0;
   double loss_mean = 0;  // over all ranks, summed in rank order
-  // Of all averaged gradients (optimizer.clip_norm_type), those of AllReduceGradients included.
+  // Of all averaged gradients (optimizer.clip_norm_type), those of AllReduceGradients included,
+  // without the loss scale.
   double gradient_norm = 0;
-  // By what the optimizer multiplied the gradients (optimizer.clip_norm), for programs that update
-  // parameters of their own.
+  // By what the optimizer multiplied the gradients, beside dividing them by the loss scale
+  // (optimizer.clip_norm); for programs that update parameters of their own.
   double clip_coefficient = 1;
-  bool non_finite = false;  // some rank saw an infinity or NaN in its reduced gradients
+  // Some rank saw an infinity or NaN in its reduced gradients: no rank's optimizer took the step.
+  bool non_finite = false;
   // The job is drained: this was the last step. Save what is to be saved, then Finish. The same on
   // every rank.
   bool drain = false;

@@ -98,7 +98,9 @@ void SessionImpl::EndWriting(int unit) {
   executor_.PublishShard(unit);
 }
 
-void SessionImpl::ResumeAt(int64_t step, int64_t updates) {
+void SessionImpl::ResumeAt(int64_t step, int64_t updates, double loss_scale,
+                           int64_t loss_scale_age) {
+  if (loss_scale > 0) loss_scale_.Restore(loss_scale, loss_scale_age);
   step_ = step;
   updates_ = updates;
   parts_.store->ResumeAt(step, updates);

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/control_file.h"
 #include "common/dtype.h"
+#include "common/optimizer_state.h"
 #include "common/status_macros.h"
+#include "common/unit_dtypes.h"
 #include "worker/collectives/cpu_kernels.h"
 #include "worker/norm.h"
 
@@ -55,12 +57,18 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(Options options) 
     return absl::InvalidArgumentError(
         absl::StrCat("the rank file of ", bytes, " bytes is shorter than its layout"));
   }
-  for (const v1::UnitLayout& layout : options.layouts) {
-    const int64_t shard = layout.shard_numel() * static_cast<int64_t>(sizeof(float));
-    const int64_t end =
-        std::max({layout.parameter_offset_bytes() + shard, layout.gradient_offset_bytes() + shard,
-                  layout.optimizer_offset_bytes() + file.optimizer_arrays() * shard});
-    if (end > bytes || (1 + file.optimizer_arrays()) * shard > file.undo_bytes()) {
+  for (size_t unit = 0; unit < options.layouts.size(); ++unit) {
+    const v1::UnitLayout& layout = options.layouts[unit];
+    const DType original = OriginalDType(options.units[unit]);
+    const int64_t numel = layout.shard_numel();
+    const int64_t shard = numel * DTypeBytes(original);
+    const int64_t state =
+        file.optimizer_arrays() * numel * DTypeBytes(OptimizerStateDType(original));
+    const int64_t gradient = numel * DTypeBytes(GradientDType(options.units[unit]));
+    const int64_t end = std::max({layout.parameter_offset_bytes() + shard,
+                                  layout.gradient_offset_bytes() + gradient,
+                                  layout.optimizer_offset_bytes() + state});
+    if (end > bytes || shard + state > file.undo_bytes()) {
       return absl::InvalidArgumentError(
           absl::StrCat("unit \"", layout.fqn(), "\" reaches beyond the rank file"));
     }
@@ -100,37 +108,44 @@ int64_t& ShardStore::Tag(int unit) const {
 
 int64_t ShardStore::StepTag(int unit) const { return Tag(unit); }
 
-absl::Span<float> ShardStore::At(int64_t offset_bytes, int unit) const {
-  return absl::MakeSpan(reinterpret_cast<float*>(options_.file.data() + offset_bytes),
-                        options_.layouts[unit].shard_numel());
+ShardSpan ShardStore::At(int64_t offset_bytes, int unit, DType dtype) const {
+  return {.data = options_.file.data() + offset_bytes,
+          .numel = options_.layouts[unit].shard_numel(),
+          .dtype = dtype};
 }
 
 bool ShardStore::MasterIsSlice(int unit) const {
-  return !options_.slices.empty() && options_.units[unit].param_dtype() == v1::FLOAT32;
+  const v1::Unit& planned = options_.units[unit];
+  return !options_.slices.empty() && planned.param_dtype() == OriginalDType(planned);
 }
 
-uint16_t* ShardStore::ComputeSlice(int unit) const {
-  if (options_.slices.empty() || MasterIsSlice(unit)) return nullptr;
-  return reinterpret_cast<uint16_t*>(options_.slices[unit]);
+char* ShardStore::ComputeSlice(int unit) const {
+  return options_.slices.empty() || MasterIsSlice(unit) ? nullptr : options_.slices[unit];
 }
 
 ShardSpan ShardStore::Parameters(int unit) const {
-  char* const own = options_.file.data() + options_.layouts[unit].parameter_offset_bytes();
-  return {.data = MasterIsSlice(unit) ? options_.slices[unit] : own,
-          .numel = options_.layouts[unit].shard_numel(),
-          .dtype = v1::FLOAT32};
+  ShardSpan master = At(options_.layouts[unit].parameter_offset_bytes(), unit,
+                        OriginalDType(options_.units[unit]));
+  if (MasterIsSlice(unit)) master.data = options_.slices[unit];
+  return master;
 }
 
 ShardSpan ShardStore::Gradients(int unit) const {
-  return {.data = options_.file.data() + options_.layouts[unit].gradient_offset_bytes(),
-          .numel = options_.layouts[unit].shard_numel(),
-          .dtype = v1::FLOAT32};
+  return At(options_.layouts[unit].gradient_offset_bytes(), unit,
+            GradientDType(options_.units[unit]));
 }
 
-absl::Span<float> ShardStore::State(int unit, int array) const {
-  const v1::UnitLayout& layout = options_.layouts[unit];
-  const int64_t bytes = layout.shard_numel() * static_cast<int64_t>(sizeof(float));
-  return At(layout.optimizer_offset_bytes() + array * bytes, unit);
+ShardSpan ShardStore::State(int unit, int array) const {
+  ShardSpan state = At(options_.layouts[unit].optimizer_offset_bytes(), unit,
+                       OptimizerStateDType(OriginalDType(options_.units[unit])));
+  state.data += array * state.bytes();
+  return state;
+}
+
+std::vector<ShardSpan> ShardStore::Updated(int unit) const {
+  std::vector<ShardSpan> spans = {Parameters(unit)};
+  for (int array = 0; array < state_arrays(); ++array) spans.push_back(State(unit, array));
+  return spans;
 }
 
 Vote ShardStore::MeasureGradients() const {
@@ -146,6 +161,7 @@ Vote ShardStore::MeasureGradients() const {
   Vote vote;
   vote.norm_term = norm.term();
   // Squares of finite floats are finite doubles, and so is any sum of them that a memory can hold.
+  // (Of float64, what has no finite square counts as infinite.)
   vote.non_finite = std::isfinite(norm.term()) ? 0 : 1;
   return vote;
 }
@@ -168,16 +184,10 @@ void ShardStore::Decide(bool skip, double clip_coefficient) {
 Vote ShardStore::LastVote() const { return header().vote; }
 StepRecord ShardStore::LastRecord() const { return header().record; }
 
-float* ShardStore::Undo() const {
-  return reinterpret_cast<float*>(options_.file.data() +
-                                  options_.layout.rank_file().undo_offset_bytes());
-}
-
 void ShardStore::SaveUndo(int unit) {
-  const int64_t shard = options_.layouts[unit].shard_numel();
-  float* undo = std::copy_n(Parameters(unit).as<float>().data(), shard, Undo());
-  for (int array = 0; array < state_arrays(); ++array) {
-    undo = std::copy_n(State(unit, array).data(), shard, undo);
+  char* undo = options_.file.data() + options_.layout.rank_file().undo_offset_bytes();
+  for (const ShardSpan& span : Updated(unit)) {
+    undo = std::copy_n(span.data, span.bytes(), undo);
   }
   std::atomic_signal_fence(std::memory_order_seq_cst);
   header().undo_unit = unit + 1;
@@ -190,12 +200,10 @@ void ShardStore::RestoreUndo() {
   // A tag that says the step was applied means that the process ended between tag and flag: the
   // update is whole.
   if (Tag(unit) != header().record.step) {
-    const int64_t shard = options_.layouts[unit].shard_numel();
-    const float* undo = Undo();
-    std::copy_n(undo, shard, Parameters(unit).as<float>().data());
-    for (int array = 0; array < state_arrays(); ++array) {
-      undo += shard;
-      std::copy_n(undo, shard, State(unit, array).data());
+    const char* undo = options_.file.data() + options_.layout.rank_file().undo_offset_bytes();
+    for (const ShardSpan& span : Updated(unit)) {
+      std::copy_n(undo, span.bytes(), span.data);
+      undo += span.bytes();
     }
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
@@ -203,23 +211,30 @@ void ShardStore::RestoreUndo() {
 }
 
 void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
+  const auto at = [](const ShardSpan& span, int64_t element) {
+    return span.data + element * DTypeBytes(span.dtype);
+  };
+  const ShardSpan master = Parameters(unit), gradients = Gradients(unit);
+  const DType param_dtype = options_.units[unit].param_dtype();
   for (const Segment& segment : segments_[unit]) {
     const UpdateStep step = {.update = record.update,
                              .learning_rate = record.learning_rate * segment.lr_scale,
-                             .gradient_scale = record.clip_coefficient};
+                             .gradient_scale = record.clip_coefficient / record.loss_scale};
     OptimizerOptions optimizer = options_.optimizer;
     optimizer.weight_decay = segment.weight_decay;
     UpdateRun run;
     run.numel = segment.numel;
     run.decay = segment.weight_decay != 0;
-    run.gradient = Gradients(unit).as<float>().data() + segment.begin;
-    run.parameter = Parameters(unit).as<float>().data() + segment.begin;
+    run.gradient = at(gradients, segment.begin);
+    run.gradient_dtype = gradients.dtype;
+    run.parameter = at(master, segment.begin);
+    run.parameter_dtype = master.dtype;
     for (int array = 0; array < state_arrays(); ++array) {
-      run.state[array] = State(unit, array).data() + segment.begin;
+      run.state[array] = at(State(unit, array), segment.begin);
     }
     if (ComputeSlice(unit) != nullptr) {
-      run.copy = ComputeSlice(unit) + segment.begin;
-      run.copy_dtype = options_.units[unit].param_dtype();
+      run.copy = ComputeSlice(unit) + segment.begin * DTypeBytes(param_dtype);
+      run.copy_dtype = param_dtype;
     }
     UpdateElements(optimizer, step, run);
   }
@@ -232,9 +247,9 @@ void ShardStore::WriteComputeSlices() {
 
 void ShardStore::WriteComputeSlice(int unit) {
   if (ComputeSlice(unit) == nullptr) return;
-  const absl::Span<float> master = Parameters(unit).as<float>();
-  CastFloat32(master.data(), static_cast<int64_t>(master.size()),
-              options_.units[unit].param_dtype(), ComputeSlice(unit));
+  const ShardSpan master = Parameters(unit);
+  CastElements(master.data, master.dtype, master.numel, options_.units[unit].param_dtype(),
+               ComputeSlice(unit));
 }
 
 void ShardStore::ResumeAt(int64_t step, int64_t update) {

@@ -51,9 +51,10 @@ struct StepRecord {
       0;  // the optimizer's own count, from 1: steps that were not skipped, this one included
   double learning_rate = 0;
   double clip_coefficient = 1;
-  double loss_scale = 1;
-  int64_t data_position = 0;  // sequences consumed before the step
-  int64_t skip = 0;           // 1: a gradient was not finite; the shards stay as they are
+  double loss_scale = 1;       // the gradients are this times too large (worker/loss_scale.h)
+  int64_t loss_scale_age = 0;  // good steps since the scale last changed, without this one
+  int64_t data_position = 0;   // sequences consumed before the step
+  int64_t skip = 0;            // 1: a gradient was not finite; the shards stay as they are
 };
 
 // By unit: where this rank's slice lies in a resident job's unsharded file; null for a unit without
@@ -76,7 +77,7 @@ class ShardStore {
     ParameterGroups groups;
     double norm_type = 2;  // of MeasureGradients: 1 or more; infinity: the largest magnitude
     // RESIDENT: by unit, this rank's slice of the unit's place in the unsharded file, in
-    // param_dtype. The slice is the master itself where param_dtype is float32; elsewhere the
+    // param_dtype. The slice is the master itself where that is original_dtype; elsewhere the
     // optimizer writes it beside the master, in the same pass. Empty: SLOTS.
     std::vector<char*> slices;
     FaultPoints* faults = nullptr;
@@ -85,11 +86,13 @@ class ShardStore {
   // INVALID_ARGUMENT: the layout reaches beyond the file.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(Options options);
 
-  // shard_numel elements each; the same memory for the life of the store.
+  // shard_numel elements each, in original_dtype and gradient_dtype; the same memory for the life
+  // of the store.
   ShardSpan Parameters(int unit) const;
   ShardSpan Gradients(int unit) const;
-  // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays).
-  absl::Span<float> State(int unit, int array) const;
+  // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays): float32, or float64
+  // where the parameters are that.
+  ShardSpan State(int unit, int array) const;
 
   // Writes the slices that are copies, from the masters: once the masters are filled.
   void WriteComputeSlices();
@@ -128,11 +131,12 @@ class ShardStore {
   explicit ShardStore(Options options);
   Header& header() const;
   int64_t& Tag(int unit) const;
-  absl::Span<float> At(int64_t offset_bytes, int unit) const;
+  ShardSpan At(int64_t offset_bytes, int unit, DType dtype) const;
   bool MasterIsSlice(int unit) const;
-  // Where the low-precision copy of the unit's master goes; null: nowhere.
-  uint16_t* ComputeSlice(int unit) const;
-  float* Undo() const;
+  // Where the copy of the unit's master goes that is in param_dtype; null: nowhere.
+  char* ComputeSlice(int unit) const;
+  // The parameters of the unit, then its optimizer's arrays: what an update changes.
+  std::vector<ShardSpan> Updated(int unit) const;
   int state_arrays() const { return options_.layout.rank_file().optimizer_arrays(); }
   void ComputeSegments();
   void SaveUndo(int unit);

@@ -16,18 +16,20 @@ constexpr int64_t kRecord = 4096 + 64;
 
 // Each unit: w [5, 4] at 0, b [6] at 20, padding from 26 to 32.
 ShardStore::Options MakeOptions(std::vector<char>& file, int shard_index,
-                                FaultPoints* faults = nullptr) {
+                                FaultPoints* faults = nullptr, DType original = v1::FLOAT32) {
   ShardStore::Options options;
+  const int64_t bytes = DTypeBytes(original);  // of an element of the moments too
   const int64_t floats = kUnits * kShard * 4;  // parameters, gradients, two moments
   v1::RankFileLayout* layout = options.layout.mutable_rank_file();
   layout->set_record_bytes(kRecord);
   layout->set_optimizer_arrays(2);
-  layout->set_undo_offset_bytes(kRecord + floats * 4);
-  layout->set_undo_bytes(3 * kShard * 4);
+  layout->set_undo_offset_bytes(kRecord + floats * bytes);
+  layout->set_undo_bytes(3 * kShard * bytes);
   layout->set_total_bytes(layout->undo_offset_bytes() + layout->undo_bytes());
   if (file.empty()) file.resize(layout->total_bytes(), 0);
   for (int unit = 0; unit < kUnits; ++unit) {
     v1::Unit& planned = options.units.emplace_back();
+    planned.set_original_dtype(original);
     v1::UnitParameter* w = planned.add_parameters();
     w->add_shape(5);
     w->add_shape(4);
@@ -42,9 +44,9 @@ ShardStore::Options MakeOptions(std::vector<char>& file, int shard_index,
     place.set_shard_numel(kShard);
     place.add_parameters()->set_offset(0);
     place.add_parameters()->set_offset(20);
-    place.set_parameter_offset_bytes(kRecord + unit * kShard * 4);
-    place.set_gradient_offset_bytes(kRecord + (kUnits + unit) * kShard * 4);
-    place.set_optimizer_offset_bytes(kRecord + (2 * kUnits + 2 * unit) * kShard * 4);
+    place.set_parameter_offset_bytes(kRecord + unit * kShard * bytes);
+    place.set_gradient_offset_bytes(kRecord + (kUnits + unit) * kShard * bytes);
+    place.set_optimizer_offset_bytes(kRecord + (2 * kUnits + 2 * unit) * kShard * bytes);
   }
   options.file = absl::MakeSpan(file);
   options.shard_index = shard_index;
@@ -165,6 +167,53 @@ TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
           << point << " " << passage;
     }
   }
+}
+
+TEST(ShardStoreTest, Float64IsUndoneAndDoneAgain) {
+  struct Killed {};
+  const auto make = [](std::vector<char>& file, FaultPoints* faults) {
+    return *ShardStore::Create(MakeOptions(file, 0, faults, v1::FLOAT64));
+  };
+  const auto vote = [](ShardStore& store) {
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const absl::Span<double> gradients = store.Gradients(unit).as<double>();
+      for (int64_t i = 0; i < kShard; ++i) gradients[i] = std::sin(1.0 + i + 10 * unit);
+    }
+    Vote1(store, 1);
+  };
+  std::vector<char> undisturbed, file;
+  const auto store = make(undisturbed, nullptr);
+  vote(*store);
+  store->FinishStep(Ignore);
+  FaultPoints faults([&](absl::string_view at, int64_t) {
+    if (at == "undo_written") throw Killed();
+  });
+  const auto dying = make(file, &faults);
+  vote(*dying);
+  EXPECT_THROW(dying->FinishStep(Ignore), Killed);
+  dying->Parameters(0).as<double>()[3] = 1e9;  // half done
+  dying->State(0, 1).as<double>()[15] = 1e9;
+  make(file, nullptr)->FinishStep(Ignore);
+  for (int unit = 0; unit < kUnits; ++unit) {
+    EXPECT_EQ(store->Parameters(unit).as<double>(), dying->Parameters(unit).as<double>());
+    EXPECT_EQ(store->State(unit, 0).as<double>(), dying->State(unit, 0).as<double>());
+    EXPECT_EQ(store->State(unit, 1).as<double>(), dying->State(unit, 1).as<double>());
+  }
+  // The first step moves by the learning rate against the sign, as closely as float64 has it.
+  EXPECT_NEAR(store->Parameters(1).as<double>()[15], std::sin(26.0) > 0 ? -0.1 : 0.1, 1e-8);
+}
+
+TEST(ShardStoreTest, LossScaleIsDividedOutOfTheUpdate) {
+  std::vector<char> file;
+  const auto store = Make(file, 0);
+  store->Gradients(0).as<float>()[0] = 512;
+  Vote vote = store->MeasureGradients();
+  vote.step = 1;
+  store->CastVote(vote, {.step = 1, .update = 1, .learning_rate = 1, .loss_scale = 1024});
+  store->Decide(/*skip=*/false, 0.5);
+  store->FinishStep(Ignore);
+  EXPECT_FLOAT_EQ(store->State(0, 0).as<float>()[0], 0.1f * 0.25f);  // of (1 - 0.9) x 0.5 x 0.5
+  EXPECT_EQ(store->LastRecord().loss_scale, 1024);
 }
 
 TEST(ShardStoreTest, VoteAndRecordStayInTheFile) {

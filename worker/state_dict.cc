@@ -21,17 +21,19 @@ std::vector<std::string> ArraysOf(const SessionImpl& impl, const StateOptions& o
 absl::Status GatherArray(SessionImpl& impl, int unit, int array, const std::string& name, bool keep,
                          std::vector<ParameterState>& states) {
   const v1::UnitLayout& layout = impl.parts().planned.layouts[unit];
-  std::vector<float> whole(keep ? layout.padded_numel() : 0);
-  char* into = keep ? reinterpret_cast<char*>(whole.data()) : nullptr;
-  TESSERA_RETURN_IF_ERROR(impl.Keep(impl.executor().GatherState(unit, array, into)));
+  const DType dtype = impl.parts().store->State(unit, array).dtype;
+  const int64_t element = DTypeBytes(dtype);
+  std::vector<char> whole(keep ? layout.padded_numel() * element : 0);
+  TESSERA_RETURN_IF_ERROR(
+      impl.Keep(impl.executor().GatherState(unit, array, keep ? whole.data() : nullptr)));
   for (size_t p = 0; p < states.size(); ++p) {
     const v1::UnitParameter& parameter = impl.plan().units(unit).parameters(static_cast<int>(p));
     if (!parameter.requires_grad()) continue;
-    const auto* begin = reinterpret_cast<const char*>(
-        whole.data() + layout.parameters(static_cast<int>(p)).offset());
+    const char* begin = whole.data() + layout.parameters(static_cast<int>(p)).offset() * element;
     StateArray& to = states[p].optimizer.emplace_back();
     to.name = name;
-    to.bytes.assign(begin, begin + parameter.numel() * static_cast<int64_t>(sizeof(float)));
+    to.dtype = dtype;
+    to.bytes.assign(begin, begin + parameter.numel() * element);
   }
   return absl::OkStatus();
 }
@@ -40,7 +42,10 @@ absl::Status GatherArray(SessionImpl& impl, int unit, int array, const std::stri
 
 StateCounters CountersOf(Session& session) {
   const SessionImpl& impl = SessionAccess::Of(session);
-  return {.step = impl.step(), .updates = impl.updates()};
+  return {.step = impl.step(),
+          .updates = impl.updates(),
+          .loss_scale = impl.loss_scale().factor(),
+          .loss_scale_age = impl.loss_scale().age()};
 }
 
 std::vector<std::string> OptimizerArrayNames(const v1::OptimizerSpec& optimizer) {
@@ -104,7 +109,7 @@ absl::StatusOr<std::vector<ParameterShard>> ShardedState(Session& session,
       shard.bytes = {values.data + slice.offset * element,
                      static_cast<size_t>(slice.numel * element)};
       for (size_t i = 0; i < arrays.size() && parameter.requires_grad(); ++i) {
-        const ShardSpan state = FloatShard(parts.store->State(u, static_cast<int>(i)));
+        const ShardSpan state = parts.store->State(u, static_cast<int>(i));
         const int64_t bytes = DTypeBytes(state.dtype);
         shard.optimizer.push_back(
             {arrays[i], state.dtype,

@@ -10,7 +10,8 @@
 // use. Where only some ranks come, those that came get an error that names one that is elsewhere
 // (FAILED_PRECONDITION) or those that are missing (DEADLINE_EXCEEDED), and never hang.
 //
-// Values are in the unit's original dtype, the optimizer's arrays in float32, both row-major and
+// Values are in the unit's original dtype, the optimizer's arrays in float32 (float64
+// for parameters in float64), both row-major and
 // little-endian, without padding. Frozen parameters have no arrays. Works at one rank as at many.
 //
 // Thread-safety: as the session.
@@ -34,6 +35,9 @@ namespace tessera {
 struct StateCounters {
   int64_t step = 0;     // committed
   int64_t updates = 0;  // of the optimizer: steps that were not skipped
+  // mixed_precision.loss_scale, and good steps since it changed. 0: leave it as it is.
+  double loss_scale = 0;
+  int64_t loss_scale_age = 0;
 };
 StateCounters CountersOf(Session& session);
 

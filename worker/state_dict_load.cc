@@ -42,12 +42,12 @@ absl::Status CheckShape(const v1::Unit& unit, const v1::UnitParameter& parameter
                    DTypeName(unit.original_dtype()), " [", absl::StrJoin(planned, ", "), "]"));
 }
 
-absl::Status WrongArrays(const v1::UnitParameter& parameter,
-                         const std::vector<std::string>& names) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the state of parameter \"", parameter.fqn(), "\" needs the optimizer's arrays ",
-      absl::StrJoin(names, ", "),
-      ", in float32 and as long as it; give StateOptions optimizer false to load none"));
+absl::Status WrongArrays(const v1::UnitParameter& parameter, const std::vector<std::string>& names,
+                         DType dtype) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the state of parameter \"", parameter.fqn(), "\" needs the optimizer's arrays ",
+                   absl::StrJoin(names, ", "), ", in ", DTypeName(dtype),
+                   " and as long as it; give StateOptions optimizer false to load none"));
 }
 
 // One parameter's elements from `begin` on, by array: the values first, then the optimizer's.
@@ -68,8 +68,9 @@ class Shards {
   const std::vector<std::string>& names() const { return names_; }
 
   // The run of a shard that somebody gives. INVALID_ARGUMENT: it is not as the plan has it.
-  absl::StatusOr<Run> RunOf(const v1::Unit& unit, const v1::UnitParameter& parameter,
+  absl::StatusOr<Run> RunOf(int index, const v1::UnitParameter& parameter,
                             const ParameterShard& given) const {
+    const v1::Unit& unit = impl_.plan().units(index);
     TESSERA_RETURN_IF_ERROR(CheckShape(unit, parameter, given.dtype, given.shape));
     Run run = {given.begin, given.numel, {given.bytes}};
     const auto bytes = static_cast<size_t>(given.numel * DTypeBytes(given.dtype));
@@ -81,10 +82,11 @@ class Shards {
           parameter.numel(), " elements of ", DTypeBytes(given.dtype), " bytes"));
     }
     for (size_t i = 0; i < names_.size() && parameter.requires_grad(); ++i) {
+      const DType dtype = impl_.parts().store->State(index, static_cast<int>(i)).dtype;
       if (i >= given.optimizer.size() || given.optimizer[i].name != names_[i] ||
-          given.optimizer[i].dtype != v1::FLOAT32 ||
-          given.optimizer[i].bytes.size() != given.numel * sizeof(float))
-        return WrongArrays(parameter, names_);
+          given.optimizer[i].dtype != dtype ||
+          static_cast<int64_t>(given.optimizer[i].bytes.size()) != given.numel * DTypeBytes(dtype))
+        return WrongArrays(parameter, names_, dtype);
       run.arrays.push_back(given.optimizer[i].bytes);
     }
     return run;
@@ -103,7 +105,7 @@ class Shards {
     for (size_t i = 0; i < run.arrays.size() && begin < end; ++i) {
       const ShardStore& store = *impl_.parts().store;
       const ShardSpan to =
-          i == 0 ? store.Parameters(unit) : FloatShard(store.State(unit, static_cast<int>(i) - 1));
+          i == 0 ? store.Parameters(unit) : store.State(unit, static_cast<int>(i) - 1);
       const int64_t element = DTypeBytes(to.dtype);
       std::memcpy(to.data + (slice.offset + begin - slice.begin) * element,
                   run.arrays[i].data() + (begin - run.begin) * element, (end - begin) * element);
@@ -148,7 +150,7 @@ absl::Status LoadUnit(SessionImpl& impl, const Shards& shards, int index, Finder
     TESSERA_ASSIGN_OR_RETURN(ParameterState state, Find(parameter, find));
     states.push_back(std::move(state));
     TESSERA_ASSIGN_OR_RETURN(
-        Run run, shards.RunOf(unit, parameter, AsShard(states.back(), parameter.numel())));
+        Run run, shards.RunOf(index, parameter, AsShard(states.back(), parameter.numel())));
     for (const absl::string_view bytes : run.arrays) hash = HashBytes(bytes, hash);
     runs.push_back(std::move(run));
   }
@@ -172,8 +174,10 @@ absl::Status BeginLoad(SessionImpl& impl, const std::string& what, const StateOp
   for (int unit = 0; unit < impl.plan().units_size(); ++unit)
     TESSERA_RETURN_IF_ERROR(impl.BeginWriting(unit));
   struct {
-    int64_t step, updates, optimizer;
-  } said = {counters.step, counters.updates, options.optimizer ? 1 : 0};
+    int64_t step, updates, optimizer, loss_scale_age;
+    double loss_scale;
+  } said = {counters.step, counters.updates, options.optimizer ? 1 : 0, counters.loss_scale_age,
+            counters.loss_scale};
   return MeetAlike(impl, what, Bytes(said));
 }
 
@@ -186,7 +190,8 @@ absl::StatusOr<GivenRuns> FindRuns(const SessionImpl& impl, const Shards& shards
   for (const ParameterShard& shard : given) {
     TESSERA_ASSIGN_OR_RETURN(const auto place, impl.PlaceOf(shard.fqn));
     const v1::Unit& unit = impl.plan().units(place.first);
-    TESSERA_ASSIGN_OR_RETURN(Run run, shards.RunOf(unit, unit.parameters(place.second), shard));
+    TESSERA_ASSIGN_OR_RETURN(Run run,
+                             shards.RunOf(place.first, unit.parameters(place.second), shard));
     runs[place].push_back(std::move(run));
   }
   for (auto& [place, list] : runs) {
@@ -225,7 +230,7 @@ absl::Status LoadFullState(Session& session, const StateOptions& options,
   const Shards shards(impl, options);
   for (int unit = 0; unit < impl.plan().units_size(); ++unit)
     TESSERA_RETURN_IF_ERROR(impl.Keep(LoadUnit(impl, shards, unit, find)));
-  impl.ResumeAt(counters.step, counters.updates);
+  impl.ResumeAt(counters.step, counters.updates, counters.loss_scale, counters.loss_scale_age);
   return absl::OkStatus();
 }
 
@@ -251,7 +256,7 @@ absl::Status LoadShardedState(Session& session, const StateOptions& options,
     }
     impl.EndWriting(unit);
   }
-  impl.ResumeAt(counters.step, counters.updates);
+  impl.ResumeAt(counters.step, counters.updates, counters.loss_scale, counters.loss_scale_age);
   return absl::OkStatus();
 }
 

@@ -36,7 +36,10 @@ UnitExecutor::UnitExecutor(Options options)
       resident_slot_(options_.units.size(), -1),
       stays_whole_(options_.units.size(), false),
       reshard_slot_(options_.units.size(), -1),
-      gradient_slot_(GradientSlotsByUnit(options_.layout, options_.units, options_.layouts)) {
+      gradient_slot_(GradientSlotsByUnit(options_.layout, options_.units, options_.layouts)),
+      accumulation_slot_(options_.units.size(), -1) {
+  for (int slot = 0; slot < options_.layout.accumulation_slots_size(); ++slot)
+    accumulation_slot_[options_.layout.accumulation_slots(slot).unit()] = slot;
   const bool slots = options_.layout.unshard_mode() != v1::RESIDENT;
   for (int slot = 0; slot < options_.layout.unsharded_slots_size(); ++slot) {
     const v1::Slot& planned = options_.layout.unsharded_slots(slot);
@@ -224,8 +227,7 @@ absl::Status UnitExecutor::Unshard(int unit, bool in_order, bool backward) {
     TESSERA_ASSIGN_OR_RETURN(const double wait_us,
                              TimedWait(state.gathered, state.gather_timing, before));
     state.whole = true;
-    const int64_t shard_bytes =
-        options_.layouts[unit].shard_numel() * static_cast<int64_t>(sizeof(float));
+    const int64_t shard_bytes = options_.store->Parameters(unit).bytes();
     options_.stats->Record(unit, v1::UNSHARD, state.gather_timing.work_us, shard_bytes);
     options_.stats->Record(unit, v1::WAIT, wait_us, shard_bytes);
   }

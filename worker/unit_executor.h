@@ -50,6 +50,7 @@ class UnitExecutor {
     ShardStore* store = nullptr;
     BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
     StatsRecorder* stats = nullptr;
+    double divide_factor = 0;  // of summed gradients; 0: the number of ranks
   };
 
   explicit UnitExecutor(Options options);
@@ -96,7 +97,9 @@ class UnitExecutor {
   // Instead of Reduce: the gradients stay where they are, and a later micro-batch of the step adds
   // to them and reduces the sum. Nothing is sent. Only where the layout has a gradient slot for
   // each unit.
-  void KeepGradient(int unit);
+  // Where the layout has the unit among its accumulation slots, they are added to what is there, in
+  // its dtype, and the gradient slot is free again.
+  absl::Status KeepGradient(int unit);
   // The unit's flat parameter as the master shards have it, in their dtype, into `whole`
   // (padded_numel elements; null: this rank only takes part). Waits. Call between steps.
   absl::Status GatherMaster(int unit, char* whole);
@@ -124,6 +127,7 @@ class UnitExecutor {
     OpTiming gather_timing;
     bool gradient_open = false;  // it holds its gradient slot
     bool kept = false;           // by KeepGradient, since its last Reduce
+    bool accumulated = false;    // its accumulation slot has gradients of this step
     std::vector<bool> written;
     int64_t reductions = 0;  // in this step
     bool partial = false;    // what they left is not summed over the replicas yet
@@ -164,6 +168,9 @@ class UnitExecutor {
   absl::Status FollowOrder(int unit);
   absl::Status OpenGradient(int unit);
   absl::Status ZeroUnwritten(int unit);
+  void CloseGradient(int unit);
+  // Adds the gradients in the unit's gradient slot to its accumulation slot.
+  void Accumulate(int unit);
   absl::Status FinishReduction(int unit);
   absl::Status SumReplicas(int unit);
 
@@ -175,6 +182,7 @@ class UnitExecutor {
   std::vector<bool> stays_whole_;         // by unit
   std::vector<int> reshard_slot_;         // by unit; -1: none
   const std::vector<int> gradient_slot_;  // by unit; -1: the unit has no elements
+  std::vector<int> accumulation_slot_;    // by unit; -1: accumulated where they are written
   ReduceHook reduce_hook_;
   int64_t calls_ = 0;
   bool in_step_ = false;  // from BeginStep to Sweep

@@ -77,7 +77,7 @@ absl::Status UnitExecutor::GatherMaster(int unit, char* whole) {
 }
 
 absl::Status UnitExecutor::GatherState(int unit, int array, char* whole) {
-  return GatherShard(unit, FloatShard(options_.store->State(unit, array)), whole);
+  return GatherShard(unit, options_.store->State(unit, array), whole);
 }
 
 }  // namespace tessera

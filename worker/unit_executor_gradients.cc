@@ -5,6 +5,8 @@
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
+#include "common/unit_dtypes.h"
+#include "worker/collectives/cpu_kernels.h"
 #include "worker/unit_executor.h"
 
 namespace tessera {
@@ -99,15 +101,21 @@ absl::Status UnitExecutor::Reduce(int unit, bool all_reduce) {
   TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
   TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
-  const int slot = gradient_slot_[unit];
+  ReduceScatterOp op;
+  op.unit = unit;
+  op.gradient_slot = gradient_slot_[unit];
+  op.shard = options_.store->Gradients(unit);
+  op.gradient_dtype = options_.units[unit].param_dtype();
+  op.reduce_dtype = options_.units[unit].reduce_dtype();
+  op.accumulate = state.reductions > 0;
+  op.replicate = !within_group;
+  op.divide_factor = options_.divide_factor;
+  if (state.accumulated) {
+    Accumulate(unit);
+    op.gradient_dtype = UnsyncedGradientDType(options_.units[unit]);
+    op.accumulation_slot = accumulation_slot_[unit];
+  }
   state.reduce_timing = OpTiming();
-  const ReduceScatterOp op = {.unit = unit,
-                              .gradient_slot = slot,
-                              .shard = options_.store->Gradients(unit),
-                              .gradient_dtype = options_.units[unit].param_dtype(),
-                              .reduce_dtype = options_.units[unit].reduce_dtype(),
-                              .accumulate = state.reductions > 0,
-                              .replicate = !within_group};
   if (reduce_hook_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(ReduceThroughHook(op));
   } else {
@@ -116,14 +124,41 @@ absl::Status UnitExecutor::Reduce(int unit, bool all_reduce) {
   }
   state.reducing = true;
   ++state.reductions;
-  gradient_tenants_[slot] = -1;
-  state.gradient_open = false;
+  CloseGradient(unit);
   state.kept = false;
+  state.accumulated = false;
   state.partial = within_group;
   return within_group && all_reduce ? SumReplicas(unit) : absl::OkStatus();
 }
 
-void UnitExecutor::KeepGradient(int unit) { states_[unit].kept = Trainable(unit); }
+void UnitExecutor::CloseGradient(int unit) {
+  gradient_tenants_[gradient_slot_[unit]] = -1;
+  states_[unit].gradient_open = false;
+}
+
+void UnitExecutor::Accumulate(int unit) {
+  const DType from = options_.units[unit].param_dtype();
+  const DType to = UnsyncedGradientDType(options_.units[unit]);
+  const int64_t numel = options_.layouts[unit].padded_numel();
+  const void* gradient = options_.collectives->Gradient(gradient_slot_[unit]);
+  void* sum = options_.collectives->Accumulated(accumulation_slot_[unit]);
+  states_[unit].accumulated ? AddElements(gradient, from, numel, to, sum)
+                            : CastElements(gradient, from, numel, to, sum);
+  states_[unit].accumulated = true;
+}
+
+absl::Status UnitExecutor::KeepGradient(int unit) {
+  if (!Trainable(unit)) return absl::OkStatus();
+  states_[unit].kept = true;
+  if (accumulation_slot_[unit] < 0) return absl::OkStatus();
+  // Also on a rank that has no gradient: slots change hands on all ranks alike. Nobody reads the
+  // last sum any more once the slot that it was reduced through is free.
+  TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
+  TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
+  Accumulate(unit);
+  CloseGradient(unit);
+  return options_.collectives->ReleaseGradient(gradient_slot_[unit]);
+}
 
 absl::Status UnitExecutor::FinishReductions() {
   for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) {

@@ -369,7 +369,7 @@ TEST_F(UnitExecutorTest, KeptGradientsAreAddedToAndReducedOnce) {
   executor_->BeginStep();
   for (float& value : collectives_.gradients_[1]) value = 99;  // an older tenant's
   *reinterpret_cast<float*>(executor_->GradientOf(0, 0)->data) = 5;
-  executor_->KeepGradient(0);
+  ASSERT_TRUE(executor_->KeepGradient(0).ok());
   EXPECT_THAT(collectives_.Take(), ElementsAre("acquire 1 for 0"));
   EXPECT_THAT(std::string(executor_->FinishReductions().message()),
               HasSubstr("unit h.0 ends the step with gradients of micro-batches that were not"));

@@ -12,6 +12,7 @@
 #include "common/control_file.h"
 #include "common/dtype.h"
 #include "common/job_spec.h"
+#include "common/optimizer_state.h"
 #include "common/status_macros.h"
 #include "common/unsharded_file.h"
 #include "coordinator/layout.h"
@@ -40,11 +41,13 @@ Regions RankFileRegions(const JobPlan& plan) {
                      {file.undo_offset_bytes(), file.undo_offset_bytes() + file.undo_bytes()}};
   for (int i = 0; i < plan.layout.units_size(); ++i) {
     const v1::UnitLayout& unit = plan.layout.units(i);
-    const int64_t shard_bytes =
-        unit.shard_numel() * DTypeBytes(plan.plan.units(i).original_dtype());
+    const DType original = plan.plan.units(i).original_dtype();
+    const int64_t shard_bytes = unit.shard_numel() * DTypeBytes(original);
     const int64_t state_bytes =
-        unit.shard_numel() * static_cast<int64_t>(sizeof(float)) * file.optimizer_arrays();
-    regions.emplace_back(unit.gradient_offset_bytes(), unit.gradient_offset_bytes() + shard_bytes);
+        unit.shard_numel() * DTypeBytes(OptimizerStateDType(original)) * file.optimizer_arrays();
+    regions.emplace_back(unit.gradient_offset_bytes(),
+                         unit.gradient_offset_bytes() +
+                             unit.shard_numel() * DTypeBytes(GradientDType(plan.plan.units(i))));
     regions.emplace_back(unit.optimizer_offset_bytes(),
                          unit.optimizer_offset_bytes() + state_bytes);
     if (MasterIsResident(plan.plan.units(i), plan.layout)) continue;
@@ -229,7 +232,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
     TESSERA_RETURN_IF_ERROR(
         FillShard(plan_.plan.units(unit), plan_.layout.units(unit), parts.assignment.shard_index(),
-                  static_cast<uint64_t>(spec_.seed()), parts.store->Parameters(unit).as<float>()));
+                  static_cast<uint64_t>(spec_.seed()), parts.store->Parameters(unit)));
   }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }

@@ -226,6 +226,22 @@ TEST(GptSessionTest, WrapPolicyChangesNoBit) {
   }
 }
 
+// A power of two, which every product has exactly.
+TEST(GptSessionTest, LossScaleIsInTheGradientsAndNowhereElse) {
+  v1::JobSpec job = Job();
+  job.set_steps(3);
+  const Trained expected = TrainOk(job, 2);
+  job.mutable_mixed_precision()->set_loss_scale("1024");
+  const Trained trained = TrainOk(job, 2);
+  EXPECT_EQ(trained.progress.at(0).loss(), expected.progress.at(0).loss());
+  EXPECT_EQ(trained.progress.at(0).val_loss(), expected.progress.at(0).val_loss());
+  for (const auto& [fqn, values] : expected.gradients) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(trained.gradients.at(fqn)[i], 1024 * values[i]) << fqn << " " << i;
+    }
+  }
+}
+
 TEST(GptSessionTest, LossesAgreeOverHundredStepsAtEveryWorldSize) {
   v1::JobSpec job = Job();
   job.set_steps(100);

@@ -58,13 +58,18 @@ struct ReduceScatterOp {
   int unit = 0;
   int gradient_slot = 0;
   ShardSpan shard;                     // this rank's reduced gradient shard
-  DType gradient_dtype = v1::FLOAT32;  // of the gradient slot
+  DType gradient_dtype = v1::FLOAT32;  // of the gradient slot, or of the accumulation slot
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
   bool accumulate = false;
   // Sum over the ranks of all shard groups, not of this rank's alone. (The average is over all in
   // any case: parts of it without this are summed by SumReplicas.)
   bool replicate = true;
+  // Where the gradients are instead of in the gradient slot; -1: they are there.
+  int accumulation_slot = -1;
+  double divide_factor = 0;  // of the sum; 0: the number of ranks
+
+  double DivisorOr(int ranks) const { return divide_factor > 0 ? divide_factor : ranks; }
 };
 
 // Where an operation's own time went, in microseconds; final when its event has passed.
@@ -102,9 +107,16 @@ class Collectives {
   // Fills a part of this rank's gradient slot with zeros, after what was put on `stream` before.
   virtual absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
                                     Stream* stream) = 0;
+  // An accumulation slot, of this rank alone until a ReduceScatter takes it. Null where the ranks
+  // have none.
+  virtual void* Accumulated(int /*accumulation_slot*/) { return nullptr; }
+  // Lets go of the gradient slot without reducing it: nobody reads what is in it.
+  virtual absl::Status ReleaseGradient(int /*gradient_slot*/) {
+    return absl::UnimplementedError("gradients are accumulated where they are written");
+  }
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
   // gradients: summed in rank order within each shard group, then over the groups in their order,
-  // in float32. `shard` and `timing` must live until then.
+  // in float32 (float64 where either dtype is that). `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
 
@@ -123,10 +135,6 @@ class Collectives {
   // slot, which must be at least a shard long.
   virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                     char* whole) = 0;
-
-  // Lets go of the gradient slot without reducing it: nobody reads what is in it. UNIMPLEMENTED: on
-  // GPUs and between hosts, as ExchangeParts.
-  virtual absl::Status ReleaseGradient(int gradient_slot);
 
   // Every rank writes its part, of the same length on all, into its gradient slot, which has no
   // tenant, and reads every rank's, in rank order. Waits before it reads. `unit` is for errors.
@@ -147,10 +155,6 @@ class Collectives {
   virtual void Abort(const absl::Status& status) = 0;
   virtual void Interrupt(const absl::Status& status) = 0;
 };
-
-inline absl::Status Collectives::ReleaseGradient(int /*gradient_slot*/) {
-  return absl::UnimplementedError("gradients cannot be taken out of their buffer here");
-}
 
 inline absl::Status Collectives::ExchangeParts(int /*unit*/, int /*gradient_slot*/,
                                                int64_t /*bytes*/, absl::FunctionRef<void(char*)>,

@@ -80,6 +80,90 @@ TEST(ReduceSliceTest, AccumulateAddsToTheShard) {
   EXPECT_EQ(out, 11);
 }
 
+// FSDP2's rule with a factor of the job's own, which need not be a whole number.
+TEST(DivideFactorsTest, ACustomFactorTakesThePlaceOfTheRanks) {
+  EXPECT_EQ(DivideFactorsFor(v1::FLOAT64, 0.1).after, 0.1);
+  EXPECT_EQ(DivideFactorsFor(v1::BFLOAT16, 2.5).before, 1);
+  EXPECT_EQ(DivideFactorsFor(v1::BFLOAT16, 2.5).after, 2.5);
+  EXPECT_EQ(DivideFactorsFor(v1::FLOAT16, 3.5).before, 1);
+  EXPECT_EQ(DivideFactorsFor(v1::FLOAT16, 3.5).after, 3.5);
+  EXPECT_EQ(DivideFactorsFor(v1::FLOAT16, 12).before, 4);
+}
+
+// A value as an element of `dtype`, and back.
+std::vector<char> Element(double value, DType dtype) {
+  std::vector<char> element(sizeof(double));
+  CastElements(&value, v1::FLOAT64, 1, dtype, element.data());
+  return element;
+}
+double Value(const std::vector<char>& element, DType dtype) {
+  double value = 0;
+  CastElements(element.data(), dtype, 1, v1::FLOAT64, &value);
+  return value;
+}
+
+TEST(ReduceSliceTest, RoundsToTheReduceDTypeAndThenToTheShards) {
+  // Ranks with 1 + 2^-7 and 1, which all formats have. The average, 1 + 2^-8, is halfway between
+  // two bfloat16, of which 1 is the even one.
+  constexpr DType kAll[] = {v1::FLOAT64, v1::FLOAT32, v1::BFLOAT16, v1::FLOAT16};
+  for (const DType gradient : kAll) {
+    for (const DType reduce : kAll) {
+      for (const DType shard : kAll) {
+        SCOPED_TRACE(DTypeName(gradient) + " " + DTypeName(reduce) + " " + DTypeName(shard));
+        const std::vector<char> a = Element(1 + 0x1p-7, gradient), b = Element(1, gradient);
+        const void* inputs[] = {a.data(), b.data()};
+        ReduceOptions options;
+        options.gradient_dtype = gradient;
+        options.reduce_dtype = reduce;
+        options.shard_dtype = shard;
+        options.divide = DivideFactorsFor(reduce, 2);
+        std::vector<char> out = Element(99, shard);
+        ReduceSlice(inputs, 1, options, out.data());
+        const bool rounded = reduce == v1::BFLOAT16 || shard == v1::BFLOAT16;
+        EXPECT_EQ(Value(out, shard), rounded ? 1 : 1 + 0x1p-8);
+        // Added to 2^8: from there bfloat16 are 2 apart, and float16 a quarter.
+        out = Element(256, shard);
+        options.accumulate = true;
+        ReduceSlice(inputs, 1, options, out.data());
+        const double term = rounded ? 1 : 1 + 0x1p-8;
+        EXPECT_EQ(Value(out, shard), shard == v1::BFLOAT16  ? 256
+                                     : shard == v1::FLOAT16 ? 257
+                                                            : 256 + term);
+      }
+    }
+  }
+}
+
+TEST(ReduceSliceTest, SumsInFloat64WhereGradientsOrAverageAreThat) {
+  // 2^30 + 1 - 2^30 is 0 in float32.
+  for (const DType gradient : {v1::FLOAT64, v1::FLOAT32}) {
+    for (const DType reduce : {v1::FLOAT64, v1::FLOAT32}) {
+      const std::vector<char> a = Element(0x1p30, gradient), b = Element(1, gradient),
+                              c = Element(-0x1p30, gradient);
+      const void* inputs[] = {a.data(), b.data(), c.data()};
+      ReduceOptions options;
+      options.gradient_dtype = gradient;
+      options.reduce_dtype = reduce;
+      float out = 99;
+      ReduceSlice(inputs, 1, options, &out);
+      EXPECT_EQ(out, gradient == v1::FLOAT32 && reduce == v1::FLOAT32 ? 0 : 1);
+    }
+  }
+}
+
+TEST(ReduceSliceTest, GroupsAreSummedFirst) {
+  // (2^24 + 1) + (1 + 1): the 1 of the first group is lost, the 2 of the second is not.
+  const float a = 0x1p24f, one = 1;
+  const void* inputs[] = {&a, &one, &one, &one};
+  ReduceOptions options;
+  float out = 0;
+  ReduceSlice(inputs, 1, options, &out);
+  EXPECT_EQ(out, 0x1p24f);
+  options.group = 2;
+  ReduceSlice(inputs, 1, options, &out);
+  EXPECT_EQ(out, 0x1p24f + 2);
+}
+
 // Bit patterns of every exponent, with the neighbours of every rounding boundary; odd in number, so
 // that loops have a rest.
 std::vector<float> Patterns() {
@@ -118,6 +202,39 @@ TEST(InstructionSetTest, ConversionsGiveTheSameBitsInAll) {
           ASSERT_EQ(sum[i], twice) << values[i];
         }
       }
+    }
+  }
+}
+
+TEST(InstructionSetTest, CastsAndSumsOfEveryTwoDTypesGiveTheSameBitsInAll) {
+  constexpr DType kAll[] = {v1::FLOAT64, v1::FLOAT32, v1::BFLOAT16, v1::FLOAT16};
+  constexpr int64_t kNumel = 3001;
+  std::mt19937_64 random(5);
+  std::vector<double> values(kNumel);
+  for (double& value : values) {
+    value = std::ldexp(static_cast<double>(random() >> 11) * 0x1p-53 - 0.5,
+                       static_cast<int>(random() % 60) - 40);
+  }
+  for (const DType from : kAll) {
+    std::vector<char> in(kNumel * 8);
+    CastElements(values.data(), v1::FLOAT64, kNumel, from, in.data(), InstructionSet::kBaseline);
+    for (const DType to : kAll) {
+      std::vector<char> first, first_sum;
+      for (const InstructionSet set : UsableInstructionSets()) {
+        std::vector<char> out(kNumel * 8), sum(kNumel * 8);
+        CastElements(in.data(), from, kNumel, to, out.data(), set);
+        AddElements(in.data(), from, kNumel, to, sum.data(), set);
+        AddElements(in.data(), from, kNumel, to, sum.data(), set);
+        if (first.empty()) {
+          first = out;
+          first_sum = sum;
+        }
+        EXPECT_EQ(out, first) << DTypeName(from) << " " << DTypeName(to);
+        EXPECT_EQ(sum, first_sum) << DTypeName(from) << " " << DTypeName(to);
+      }
+      // By the definition: twice a value is a value, but for what float16 is too small for.
+      const double cast = Value({first.begin(), first.begin() + 8}, to);
+      EXPECT_EQ(Value({first_sum.begin(), first_sum.begin() + 8}, to), 2 * cast);
     }
   }
 }

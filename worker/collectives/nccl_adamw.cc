@@ -12,11 +12,11 @@ AdamWRun AdamWRunOf(const OptimizerOptions& options, const UpdateStep& step,
   const bool decoupled = options.kind == OptimizerKind::kAdamW;
   const double decay = arrays.decay ? options.weight_decay : 0;
   return {.numel = arrays.numel,
-          .gradient = arrays.gradient,
-          .parameter = arrays.parameter,
-          .exp_avg = arrays.state[0],
-          .exp_avg_sq = arrays.state[1],
-          .copy = arrays.copy,
+          .gradient = static_cast<const float*>(arrays.gradient),
+          .parameter = static_cast<float*>(arrays.parameter),
+          .exp_avg = static_cast<float*>(arrays.state[0]),
+          .exp_avg_sq = static_cast<float*>(arrays.state[1]),
+          .copy = static_cast<uint16_t*>(arrays.copy),
           .copy_dtype =
               arrays.copy_dtype == v1::FLOAT16 ? KernelDType::kFloat16 : KernelDType::kBFloat16,
           .gradient_scale = static_cast<float>(step.gradient_scale),

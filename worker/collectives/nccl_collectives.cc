@@ -233,7 +233,7 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   TESSERA_RETURN_IF_ERROR(CheckFits(numel * KernelDTypeBytes(in),
                                     options_.layout.gradient_slots(op.gradient_slot).bytes(),
                                     what));
-  const DivideFactors divide = DivideFactorsFor(op.reduce_dtype, ranks_);
+  const DivideFactors divide = DivideFactorsFor(op.reduce_dtype, op.DivisorOr(ranks_));
   std::vector<Work> work;
   std::vector<Work>* const timed = timing == nullptr ? nullptr : &work;
   TESSERA_ASSIGN_OR_RETURN(const EventPointer written, CudaEvent::Record(UserOf(stream)));
@@ -249,7 +249,7 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
     const CastRun cast = {.in = whole,
                           .in_dtype = in,
                           .numel = numel,
-                          .divide = divide.before,
+                          .divide = static_cast<float>(divide.before),
                           .out = to,
                           .out_dtype = dtype};
     TESSERA_RETURN_IF_ERROR(
@@ -267,7 +267,7 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   const AverageRun average = {.in = slice,
                               .in_dtype = dtype,
                               .numel = op.shard.numel,
-                              .divide = divide.after,
+                              .divide = static_cast<float>(divide.after),
                               .accumulate = op.accumulate,
                               .shard = op.shard.as<float>().data()};
   TESSERA_RETURN_IF_ERROR(

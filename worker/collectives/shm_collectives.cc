@@ -95,8 +95,8 @@ class ShmCollectives::AllGatherOperation final : public Operation {
     char* const whole = static_cast<char*>(owner_->Unsharded(op_.slot));
     const int index = owner_->group().index;
     if (op_.reshard_slot < 0) {
-      CastFloat32(op_.shard.as<float>().data(), op_.shard.numel, op_.param_dtype,
-                  whole + index * slice_bytes);
+      CastElements(op_.shard.data, op_.shard.dtype, op_.shard.numel, op_.param_dtype,
+                   whole + index * slice_bytes);
       return;
     }
     // Every reshard group has the whole unit: each writes its share of it into the common memory.
@@ -145,16 +145,21 @@ class ShmCollectives::ReduceOperation final : public Operation {
     const int first = op_.replicate ? 0 : owner_->group_start_;
     const int end = op_.replicate ? owner_->sync_.size() : first + owner_->group_size();
     std::vector<const void*> slices;
-    for (int rank = first; rank < end; ++rank)
-      slices.push_back(owner_->GradientOf(rank, op_.gradient_slot) + offset);
-    ReduceSlice(
-        slices, op_.shard.numel,
-        {.gradient_dtype = op_.gradient_dtype,
-         .reduce_dtype = op_.reduce_dtype,
-         .divide = DivideFactorsFor(op_.reduce_dtype, owner_->group_size() * group.replicas),
-         .accumulate = op_.accumulate,
-         .group = owner_->group_size()},
-        op_.shard.as<float>().data());
+    for (int rank = first; rank < end; ++rank) {
+      slices.push_back((op_.accumulation_slot < 0
+                            ? owner_->GradientOf(rank, op_.gradient_slot)
+                            : owner_->AccumulatedOf(rank, op_.accumulation_slot)) +
+                       offset);
+    }
+    const int ranks = owner_->group_size() * group.replicas;
+    ReduceSlice(slices, op_.shard.numel,
+                {.gradient_dtype = op_.gradient_dtype,
+                 .reduce_dtype = op_.reduce_dtype,
+                 .shard_dtype = op_.shard.dtype,
+                 .divide = DivideFactorsFor(op_.reduce_dtype, op_.DivisorOr(ranks)),
+                 .accumulate = op_.accumulate,
+                 .group = owner_->group_size()},
+                op_.shard.data);
     if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
     owner_->sync_.Announce(owner_->Own(slot_).left, tenancy_);
     owner_->faults_.Hit("reduce_read");
@@ -194,7 +199,9 @@ class ShmCollectives::SumReplicasOperation final : public Operation {
     for (int rank = owner_->group().index; rank < owner_->sync_.size();
          rank += owner_->group_size())
       shards.push_back(owner_->GradientOf(rank, gradient_slot_));
-    ReduceSlice(shards, shard_.numel, {}, shard_.as<float>().data());
+    ReduceOptions options;
+    options.gradient_dtype = options.reduce_dtype = options.shard_dtype = shard_.dtype;
+    ReduceSlice(shards, shard_.numel, options, shard_.data);
     owner_->sync_.Announce(owner_->Own(slot_).left, tenancy_);
     return true;
   }
@@ -236,29 +243,6 @@ ShmCollectives::ShmCollectives(Options options)
       resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {}
 
 ShmCollectives::~ShmCollectives() = default;
-
-void* ShmCollectives::Unsharded(int slot) {
-  return options_.unsharded + options_.layout.unsharded_slots(slot).offset_bytes();
-}
-
-void* ShmCollectives::Gradient(int gradient_slot) {
-  return const_cast<char*>(GradientOf(sync_.index(), gradient_slot));
-}
-
-const char* ShmCollectives::GradientOf(int local_rank, int gradient_slot) const {
-  return options_.gradients + local_rank * options_.layout.gradient_stride_bytes() +
-         options_.layout.gradient_slots(gradient_slot).offset_bytes();
-}
-
-char* ShmCollectives::ReshardSlot(int reshard_slot) const {
-  return options_.gradients + sync_.index() * options_.layout.gradient_stride_bytes() +
-         options_.layout.reshard_slots(reshard_slot).offset_bytes();
-}
-
-std::pair<int, int> ShmCollectives::UsersOf(int slot) const {
-  if (slot >= options_.sync.unsharded_slots) return {0, sync_.size()};
-  return {group_start_, group_start_ + group_size()};
-}
 
 bool ShmCollectives::AllReached(int slot, bool left, uint64_t tenancy) const {
   const auto [first, end] = UsersOf(slot);
@@ -336,12 +320,6 @@ absl::StatusOr<Event> ShmCollectives::AcquireGradient(int unit, int gradient_slo
   return Start(std::make_shared<AcquireOperation>(this, unit, slot, ++tenancy_[slot]));
 }
 
-absl::Status ShmCollectives::ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
-                                          Stream* /*stream*/) {
-  std::memset(static_cast<char*>(Gradient(gradient_slot)) + offset_bytes, 0, bytes);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, Stream* /*stream*/,
                                                     OpTiming* timing) {
   const uint64_t tag = Issue(Kind::kReduce, op.unit);
@@ -365,12 +343,6 @@ absl::StatusOr<Event> ShmCollectives::SumReplicas(int unit, int gradient_slot,
       std::make_shared<SumReplicasOperation>(this, tag, gradient_slot, ++tenancy_[slot], shard));
 }
 
-void ShmCollectives::Reshard(int slot, int reshard_slot, int group, int64_t bytes) {
-  const int64_t part = bytes / group;
-  std::memcpy(ReshardSlot(reshard_slot),
-              static_cast<char*>(Unsharded(slot)) + options_.group.index % group * part, part);
-}
-
 absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                           char* whole) {
   const int64_t bytes = shard.bytes();
@@ -378,16 +350,29 @@ absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const Sha
     if (whole != nullptr) std::memcpy(whole, shard.data, bytes);
     return absl::OkStatus();
   }
+  // The slot may be of a narrower dtype than the shards, and then does not hold one at once.
+  const int64_t piece = std::min(bytes, options_.layout.gradient_slots(gradient_slot).bytes());
+  for (int64_t begin = 0; begin < bytes; begin += piece) {
+    const int64_t count = std::min(piece, bytes - begin);
+    TESSERA_RETURN_IF_ERROR(GatherPiece(unit, gradient_slot, shard.data + begin, count,
+                                        whole == nullptr ? nullptr : whole + begin,
+                                        /*stride=*/bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::GatherPiece(int unit, int gradient_slot, const char* piece,
+                                         int64_t bytes, char* whole, int64_t stride) {
   TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
   TESSERA_RETURN_IF_ERROR(acquired.Wait());
   const uint64_t tag = Issue(Kind::kGatherShards, unit);
   const int slot = sync_.gradient_slot(gradient_slot);
-  std::memcpy(Gradient(gradient_slot), shard.data, bytes);
+  std::memcpy(Gradient(gradient_slot), piece, bytes);
   sync_.Announce(Own(slot).entered, tenancy_[slot]);
   TESSERA_RETURN_IF_ERROR(
       Start(std::make_shared<ArriveOperation>(this, tag, slot, tenancy_[slot])).Wait());
   for (int index = 0; whole != nullptr && index < group_size(); ++index) {
-    std::memcpy(whole + index * bytes, GradientOf(group_start_ + index, gradient_slot), bytes);
+    std::memcpy(whole + index * stride, GradientOf(group_start_ + index, gradient_slot), bytes);
   }
   sync_.Announce(Own(slot).left, tenancy_[slot]);
   return absl::OkStatus();

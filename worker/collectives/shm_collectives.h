@@ -52,6 +52,8 @@ class ShmCollectives final : public Collectives {
   absl::StatusOr<Event> AcquireGradient(int unit, int gradient_slot, Stream* stream) override;
   absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
                             Stream* stream) override;
+  void* Accumulated(int accumulation_slot) override;
+  absl::Status ReleaseGradient(int gradient_slot) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
   absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
@@ -59,7 +61,6 @@ class ShmCollectives final : public Collectives {
   void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override;
   absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                             char* whole) override;
-  absl::Status ReleaseGradient(int gradient_slot) override;
   absl::Status ExchangeParts(int unit, int gradient_slot, int64_t bytes,
                              absl::FunctionRef<void(char* slot)> write,
                              absl::FunctionRef<void(int rank, const char* part)> read) override;
@@ -104,6 +105,10 @@ class ShmCollectives final : public Collectives {
   char* ReshardSlot(int reshard_slot) const;
   SlotControl& Own(int slot) const { return sync_.slot(sync_.index(), slot); }
   const char* GradientOf(int local_rank, int gradient_slot) const;
+  const char* AccumulatedOf(int local_rank, int accumulation_slot) const;
+  // `bytes` of every rank's shard into `whole`, `stride` bytes apart.
+  absl::Status GatherPiece(int unit, int gradient_slot, const char* piece, int64_t bytes,
+                           char* whole, int64_t stride);
 
   const Options options_;
   HostSync sync_;

@@ -6,14 +6,6 @@
 
 namespace tessera {
 
-absl::Status ShmCollectives::ReleaseGradient(int gradient_slot) {
-  const int slot = sync_.gradient_slot(gradient_slot);
-  SlotControl& own = sync_.slot(sync_.index(), slot);
-  own.entered.store(tenancy_[slot], std::memory_order_release);
-  sync_.Announce(own.left, tenancy_[slot]);
-  return absl::OkStatus();
-}
-
 absl::Status ShmCollectives::ExchangeParts(
     int unit, int gradient_slot, int64_t /*bytes*/, absl::FunctionRef<void(char* slot)> write,
     absl::FunctionRef<void(int rank, const char* part)> read) {

@@ -147,6 +147,7 @@ class GptProgram {
       return absl::InternalError(absl::StrCat("the session is at step ", info.step,
                                               " where the workload gpt is at step ", step));
     }
+    loss_scale_ = info.loss_scale;
     const int64_t first = session_.rank() * batch_.sequences * job_.micro_batches();
     StepMetrics metrics;
     for (int64_t index = 0; index < job_.micro_batches(); ++index) {
@@ -183,7 +184,7 @@ class GptProgram {
   absl::Status Backward(const RootTensors& root, const Leases& root_leases) {
     const double tokens = static_cast<double>(batch_.targets.size());
     const float scale =
-        static_cast<float>(1 / (tokens * static_cast<double>(job_.micro_batches())));
+        static_cast<float>(loss_scale_ / (tokens * static_cast<double>(job_.micro_batches())));
     RootGradients gradients;
     for (const RootParameter parameter : {kWte, kLnFWeight, kLnFBias}) {
       TESSERA_ASSIGN_OR_RETURN(gradients[parameter], RootGradient(parameter));
@@ -317,6 +318,7 @@ class GptProgram {
   const EvaluationWindows evaluation_;
   GptBatch batch_;
   Throughput throughput_;
+  double loss_scale_ = 1;  // of the step
   Float32Parameters root_float32_;
   Float32Gradients root_gradients_;
 };

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -199,6 +200,83 @@ TEST_P(StateDictTest, SlicesOfAllRanksAreEveryCopyOfTheModelOnce) {
 TEST_P(StateDictTest, SlicesResumeBitForBitAtTheSameSize) {
   const auto saved = SaveShards(job(), world_size(), 2);
   EXPECT_EQ(ResumeShards(job(), world_size(), *saved, 2), TrainAllTheWay(job(), world_size(), 4));
+}
+
+// A model in another dtype, whose ranks give every element 3 x (rank + 1) / 64 + step / 8.
+v1::JobSpec JobIn(const std::string& dtype) {
+  v1::JobSpec job = ToyJob("slots");
+  job.mutable_optimizer()->set_clip_norm(1);
+  job.mutable_mixed_precision()->set_loss_scale("1024");
+  std::function<void(v1::Module*)> set = [&](v1::Module* module) {
+    for (v1::Parameter& parameter : *module->mutable_parameters()) parameter.set_dtype(dtype);
+    for (v1::Module& child : *module->mutable_children()) set(&child);
+  };
+  set(job.mutable_model()->mutable_spec()->mutable_root());
+  return job;
+}
+
+absl::Status StepIn(Session& session) {
+  TESSERA_ASSIGN_OR_RETURN(const StepInfo step, session.BeginStep({.learning_rate = kRate}));
+  TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
+  const double value = 3.0 * (session.rank() + 1) / 64 + static_cast<double>(step.step) / 8;
+  for (int unit = 0; unit < session.plan().units_size(); ++unit) {
+    for (const v1::UnitParameter& parameter : session.plan().units(unit).parameters()) {
+      TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot,
+                               session.GradientView(unit, parameter.fqn()));
+      for (int64_t i = 0; i < slot.view.numel; ++i)
+        SetElement(slot.view.data, slot.view.dtype, i, value * step.loss_scale);
+    }
+    TESSERA_RETURN_IF_ERROR(session.Reduce(unit));
+  }
+  return session.EndStep({}).status();
+}
+
+// Values and the optimizer's arrays, by FQN.
+using Bytes = std::map<std::string, std::vector<std::vector<char>>>;
+
+TEST(StateDictDTypeTest, ModelsOfEveryDTypeResumeBitForBit) {
+  const std::vector<std::tuple<std::string, DType, DType>> cases = {
+      {"float64", v1::FLOAT64, v1::FLOAT64},
+      {"bfloat16", v1::BFLOAT16, v1::FLOAT32},
+      {"float16", v1::FLOAT16, v1::FLOAT32}};
+  for (const auto& [name, dtype, state_dtype] : cases) {
+    Dict half;
+    Bytes ends[2];
+    for (const bool resumed : {false, true}) {
+      ExpectOk(RunRanks(
+          JobIn(name), 3, [&, d = dtype, s = state_dtype](Session& session) -> absl::Status {
+            Dict dict;
+            const auto keep = [&](absl::Span<const ParameterState> unit) {
+              for (const ParameterState& state : unit) {
+                EXPECT_EQ(state.value.dtype, d);
+                EXPECT_EQ(state.optimizer[0].dtype, s);
+                dict[state.value.fqn] = state;
+              }
+              return absl::OkStatus();
+            };
+            if (resumed) {
+              const StateCounters counters = {.step = 2, .updates = 2, .loss_scale = 1024};
+              TESSERA_RETURN_IF_ERROR(LoadFullState(session, {}, counters, Finder(half)));
+            } else {
+              for (int step = 0; step < 2; ++step) TESSERA_RETURN_IF_ERROR(StepIn(session));
+              TESSERA_RETURN_IF_ERROR(VisitFullState(session, {}, keep));
+              TESSERA_RETURN_IF_ERROR(session.Barrier("taken out"));
+              if (session.rank() == 0) half = dict;
+            }
+            for (int step = 0; step < 2; ++step) TESSERA_RETURN_IF_ERROR(StepIn(session));
+            EXPECT_EQ(CountersOf(session).step, 4);
+            EXPECT_EQ(CountersOf(session).loss_scale, 1024);
+            TESSERA_RETURN_IF_ERROR(VisitFullState(session, {}, keep));
+            for (const auto& [fqn, state] : dict) {
+              ends[resumed ? 1 : 0][fqn] = {state.value.bytes, state.optimizer[0].bytes,
+                                            state.optimizer[1].bytes};
+            }
+            return session.Finish();
+          }));
+    }
+    EXPECT_EQ(ends[0].size(), 10u);
+    EXPECT_EQ(ends[0], ends[1]) << name;
+  }
 }
 
 TEST(StateDictReshardTest, SlicesOfAnotherSizeAndWrappingGiveTheSameModel) {

@@ -66,8 +66,8 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, backward_prefetch, "pre");
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("memory.backward_prefetch", memory->backward_prefetch(),
-                                     {"pre", "post", "none"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckOneOf("memory.backward_prefetch", memory->backward_prefetch(), {"pre", "post", "none"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.max_live_units", memory->max_live_units(), 0, 1'024));
   return CheckDeviceMemory(memory->device_memory());

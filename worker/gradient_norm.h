@@ -18,9 +18,10 @@
 namespace tessera {
 
 // Of the averaged gradients of the last step, without the loss scale and as they were before the
-// optimizer clipped them; of parameters that are not frozen. `p`: 1 or more; infinity: the largest magnitude. `unmanaged`:
-// averages of parameters in no unit, the same on every rank, with it. INVALID_ARGUMENT: `p` is less than 1,
-// or another rank's is another. FAILED_PRECONDITION: inside a step, or before the first.
+// optimizer clipped them; of parameters that are not frozen. `p`: 1 or more; infinity: the largest
+// magnitude. `unmanaged`: averages of parameters in no unit, the same on every rank, with the loss
+// scale. INVALID_ARGUMENT: `p` is less than 1, or another rank's is another. FAILED_PRECONDITION:
+// inside a step, or before the first.
 absl::StatusOr<double> GradientNorm(Session& session, double p = 2,
                                     absl::Span<const FlatTensor> unmanaged = {});
 

@@ -1,6 +1,6 @@
 // Shards written by others than the optimizer, with one rank delayed wherever it goes through the
-// protocol: nobody may read a unit while a slow rank still writes its slice of it, nor write while a
-// slow rank still reads.
+// protocol: nobody may read a unit while a slow rank still writes its slice of it, nor write while
+// a slow rank still reads.
 #include <string>
 #include <vector>
 
@@ -28,8 +28,8 @@ INSTANTIATE_TEST_SUITE_P(Points, WriteBackLagTest,
                                                               "gradient_acquire", "barrier",
                                                               "export")));
 
-// Round n sets every element of h.1.w to n and reads it, while the unit is read, written and reduced
-// through hooks and sums on all ranks.
+// Round n sets every element of h.1.w to n and reads it, while the unit is read, written and
+// reduced through hooks and sums on all ranks.
 absl::Status Round(Session& session, int round) {
   const auto value = static_cast<float>(round);
   TESSERA_ASSIGN_OR_RETURN(SummonedParameter weight, session.Summon("h.1.w", true));

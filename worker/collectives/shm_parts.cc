@@ -9,6 +9,11 @@ namespace tessera {
 absl::Status ShmCollectives::ExchangeParts(
     int unit, int gradient_slot, int64_t /*bytes*/, absl::FunctionRef<void(char* slot)> write,
     absl::FunctionRef<void(int rank, const char* part)> read) {
+  const Group& group = options_.group;
+  if (static_cast<int>(group.ranks.size()) * group.replicas != sync_.size()) {
+    return absl::UnimplementedError(
+        "communication hooks and sums of whole gradients need all ranks on one host");
+  }
   TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
   TESSERA_RETURN_IF_ERROR(acquired.Wait());
   const int slot = sync_.gradient_slot(gradient_slot);

@@ -1,4 +1,4 @@
-"""Every strategy as processes of one host: the losses of full_shard, in exactly the bytes that were planned."""
+"""Strategies as processes of one host: the losses of full_shard, in the bytes that were planned."""
 
 import pytest
 from jobs_by_hand import as_json, mapped_bytes, submit

@@ -64,6 +64,7 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
   TESSERA_DEFAULT(memory, device_memory, "");
   TESSERA_DEFAULT(memory, backward_prefetch, "pre");
+  TESSERA_DEFAULT(memory, reshard_root, false);
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
   TESSERA_RETURN_IF_ERROR(

@@ -45,7 +45,7 @@ TEST(JobSpecTest, FillsEveryDefault) {
      "mesh": {"strategy": "full_shard", "min_workers": 2, "max_workers": 2, "replicas": 1,
               "local_world_size": 0, "reshard_group": 0},
      "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0, "accumulate_unsynchronized": false, "device_memory": "",
-                "backward_prefetch": "pre"},
+                "reshard_root": false, "backward_prefetch": "pre"},
      "activations": {"recompute": "none"},
      "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": ""},
      "timeouts": {"heartbeat": "1s", "lease": "5s", "collective": "30s", "form": "60s", "replacement": "30s"},

@@ -241,7 +241,8 @@ TEST(LayoutStrategiesTest, WhatIsNewIsInTheFingerprint) {
   const v1::Layout layout = Lay(plan, R"("mesh":{"reshard_group":2,"local_world_size":2})", 4);
   const std::string text = LayoutText(layout, layout.units());
   for (const char* line :
-       {"\nlocal_world_size 2\nreshard_group 2\nreshard_slot 640,64,-,0\nrank_file",
+       {"\nlocal_world_size 2\nstaging_bytes 1048616\nreshard_group 2\nreshard_slot 640,64,-,0\n"
+        "rank_file",
         "\nsharding_strategy SHARD_GRAD_OP\nparameter 0 b.w"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }

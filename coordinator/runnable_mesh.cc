@@ -1,28 +1,37 @@
 #include "coordinator/runnable_mesh.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/status_macros.h"
 
 namespace tessera {
+namespace {
+
+// GPUs have one communicator for each shard group and none between replicas.
+absl::Status CheckGpuMesh(const v1::MeshSpec& mesh) {
+  const std::string& strategy = mesh.strategy();
+  if (strategy != "full_shard" && strategy != "shard_grad_op") {
+    return InvalidField(
+        "mesh.strategy",
+        absl::StrCat("\"", strategy, "\" does not run on GPUs yet; use full_shard, ",
+                     "shard_grad_op or the device cpu"));
+  }
+  if (mesh.replicas() != 1) {
+    return InvalidField("mesh.replicas", "do not run on GPUs yet; give 1 or the device cpu");
+  }
+  if (mesh.reshard_group() != 0) {
+    return InvalidField("mesh.reshard_group", "does not run on GPUs yet; give 0 or the device cpu");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status CheckMeshRunnable(const v1::JobSpec& resolved) {
   const v1::MeshSpec& mesh = resolved.mesh();
-  if (mesh.strategy() != "full_shard") {
-    return InvalidField("mesh.strategy", absl::StrCat("\"", mesh.strategy(),
-                                                      "\" can be planned, but not run yet; use "
-                                                      "full_shard"));
-  }
-  if (mesh.replicas() != 1) {
-    return InvalidField("mesh.replicas", "replicas can be planned, but not run yet; give 1");
-  }
-  if (mesh.local_world_size() != 0) {
-    return InvalidField("mesh.local_world_size",
-                        "several hosts can be planned, but not run yet; give 0");
-  }
-  if (mesh.reshard_group() != 0) {
-    return InvalidField("mesh.reshard_group",
-                        "reshard groups can be planned, but not run yet; give 0");
-  }
+  if (resolved.device() == "cuda") TESSERA_RETURN_IF_ERROR(CheckGpuMesh(mesh));
   if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
     return InvalidField("activations.recompute",
                         "is unit, but the workload gpt computes nothing again; give none");

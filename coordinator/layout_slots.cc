@@ -169,7 +169,8 @@ int64_t HostStagingBytesOf(const v1::Plan& plan, const v1::Layout& layout) {
   for (int i = 0; i < plan.units_size(); ++i) {
     const v1::Unit& unit = plan.units(i);
     if (!IsTrained(unit)) continue;
-    const v1::DType sum = unit.reduce_dtype() == v1::FLOAT64 ? v1::FLOAT64 : v1::FLOAT32;
+    const bool wide = unit.reduce_dtype() == v1::FLOAT64 || unit.param_dtype() == v1::FLOAT64;
+    const v1::DType sum = wide ? v1::FLOAT64 : v1::FLOAT32;
     slice = std::max(slice, layout.units(i).shard_numel() * DTypeBytes(sum));
   }
   return HostLinkStagingBytes(hosts) + slice;

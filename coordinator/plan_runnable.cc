@@ -67,16 +67,7 @@ absl::Status CheckBuffersAndInputs(const v1::Unit& unit) {
 absl::Status CheckUnit(const v1::Unit& unit) {
   TESSERA_RETURN_IF_ERROR(CheckParamAndReduce(unit));
   TESSERA_RETURN_IF_ERROR(CheckGradients(unit));
-  TESSERA_RETURN_IF_ERROR(CheckBuffersAndInputs(unit));
-  if (unit.overrides().has_strategy()) {
-    return InvalidField(FieldOf(unit, true, "strategy"),
-                        "of a single unit is not available yet; drop it");
-  }
-  if (unit.overrides().has_reshard_group()) {
-    return InvalidField(FieldOf(unit, true, "reshard_group"),
-                        "of a single unit is not available yet; drop it");
-  }
-  return absl::OkStatus();
+  return CheckBuffersAndInputs(unit);
 }
 
 absl::Status CheckJob(const v1::MixedPrecisionSpec& precision) {

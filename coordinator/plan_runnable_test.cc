@@ -62,8 +62,6 @@ TEST(PlanRunnableTest, NamesWhatComesLater) {
       {R"(,"wrap":{"ignore":["wpe"]})", "wrap.ignore", "\"wpe.weight\""},
       {R"(,"wrap":{"root_unit":"by_policy"})", "wrap.root_unit", "give always"},
       {Override("h.0", R"({"param_dtype":"fp64"})"), "h.0.param_dtype", "float64"},
-      {Override("h.0", R"({"strategy":"shard_grad_op"})"), "h.0.strategy", "single unit"},
-      {Override("", R"({"reshard_group":1})"), "root.reshard_group", "single unit"},
       {Override("h.0", R"({"cast_forward_inputs":true})"), "h.0.cast_forward_inputs", "drop it"},
   };
   for (const auto& [more, field, because] : cases) {

@@ -34,6 +34,18 @@ double ClipCoefficient(double clip_norm, double gradient_norm) {
 
 }  // namespace
 
+Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host) {
+  Group group;
+  group.index = assignment.shard_index();
+  group.replicas = std::max(1, layout.replica_count());
+  const int first = assignment.rank() - group.index;
+  for (int i = 0; i < layout.shard_count(); ++i) {
+    group.ranks.push_back(first + i);
+    group.hosts.push_back(host);
+  }
+  return group;
+}
+
 SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
@@ -137,7 +149,7 @@ absl::Status SessionImpl::Reduce(int unit) {
   if (!in_step_ || !micro_batch_.gradients) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
-  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit));
+  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit, micro_batch_.all_reduce));
   executor_.KeepGradient(unit);
   return absl::OkStatus();
 }
@@ -153,12 +165,11 @@ absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
     std::memcpy(&votes[i], payloads[i].data(), sizeof(Vote));
   for (size_t i = 0; i < votes.size(); ++i) {
     if (votes[i].step == own.step && votes[i].order_hash == own.order_hash) continue;
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "rank ", parts_.collectives->group().ranks[i], " voted for step ", votes[i].step,
-            " with order ", absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(),
-            " for step ", own.step, " with order ", absl::Hex(own.order_hash))),
-        "ORDER_MISMATCH");
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "rank ", i, " voted for step ", votes[i].step, " with order ",
+                          absl::Hex(votes[i].order_hash), ", rank ", parts_.assignment.rank(),
+                          " for step ", own.step, " with order ", absl::Hex(own.order_hash))),
+                      "ORDER_MISMATCH");
   }
   return votes;
 }
@@ -167,10 +178,13 @@ StepResult SessionImpl::Tally(const std::vector<Vote>& votes) const {
   StepResult result;
   double loss = 0, squared_norm = 0;
   int64_t count = 0;
-  for (const Vote& vote : votes) {
+  const size_t shards = parts_.collectives->group().ranks.size();
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const Vote& vote = votes[rank];
     loss += vote.loss_sum;
     count += vote.loss_count;
-    squared_norm += vote.squared_norm;
+    // The other shard groups have the same gradients.
+    if (rank < shards) squared_norm += vote.squared_norm;
     result.non_finite = result.non_finite || vote.non_finite != 0;
     result.drain = result.drain || vote.drain != 0;
   }
@@ -211,8 +225,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
                ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm));
   store.FinishStep([&](int unit, double us) {
     executor_.PublishShard(unit);
-    stats_.Record(unit, v1::OPTIMIZER, us,
-                  3 * static_cast<int64_t>(store.Parameters(unit).size() * sizeof(float)));
+    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
   ++step_;
   if (!result.non_finite) ++updates_;
@@ -223,12 +236,11 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
 absl::Status SessionImpl::WriteGradientsForTests() const {
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    const absl::Span<float> gradients = parts_.store->Gradients(unit);
+    const ShardSpan gradients = parts_.store->Gradients(unit);
     const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-",
                                           parts_.assignment.rank(), ".f32");
     std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(gradients.data()),
-               static_cast<std::streamsize>(gradients.size() * sizeof(float)));
+    file.write(gradients.data, gradients.bytes());
     if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();

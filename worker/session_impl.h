@@ -48,6 +48,9 @@ struct SessionParts {
   std::unique_ptr<MembershipClient> membership;
 };
 
+// The ranks that have the shards of one copy of the model, this rank among them.
+Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host);
+
 class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
  public:
   explicit SessionImpl(SessionParts parts);
@@ -75,7 +78,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status AllReduceSum(absl::Span<double> values);
   absl::Status Barrier(absl::string_view what);
   void ReportProgress(const v1::Progress& progress);
-  absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
+  absl::StatusOr<ShardSpan> GradientShard(int unit) const;
   absl::Status Finish();
   void Abort(const absl::Status& status);
 

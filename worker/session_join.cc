@@ -18,6 +18,7 @@
 #include "common/fingerprint.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
+#include "common/unsharded_file.h"
 #include "worker/agent_socket.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
@@ -25,6 +26,7 @@
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
 #include "worker/draft_rank.h"
+#include "worker/host_meeting.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
 #include "worker/parameter_init.h"
@@ -66,12 +68,11 @@ absl::Status CheckLengths(const HostMemory& memory) {
   const v1::AgentHello& hello = memory.handoff.hello;
   const v1::Layout& layout = hello.layout();
   const int64_t ranks = hello.assignment().local_world_size();
-  int64_t unsharded = 0;
-  for (const v1::Slot& slot : layout.unsharded_slots()) {
-    // A GPU's are its own.
-    if (layout.device() == v1::CUDA) break;
-    unsharded = std::max(unsharded, slot.offset_bytes() + slot.bytes());
-  }
+  // A GPU's are its own.
+  const int64_t unsharded =
+      layout.device() == v1::CUDA
+          ? 0
+          : UnshardedGroupOffset(layout, static_cast<int>(ranks) - 1) + UnshardedGroupBytes(layout);
   const int64_t needed[kHandoffFiles] = {
       unsharded, ranks * layout.gradient_stride_bytes(),
       ControlFileBytes(ranks, layout.unsharded_slots_size(), layout.gradient_slots_size()),
@@ -162,20 +163,35 @@ HostSync::Options SyncOptions(const HostMemory& memory) {
   return options;
 }
 
+// The slots of this rank's shard group.
+char* UnshardedOf(const HostMemory& memory) {
+  const v1::AgentHello& hello = memory.handoff.hello;
+  const int local_rank = hello.assignment().rank() - hello.assignment().local_rank_start();
+  const int64_t offset =
+      hello.layout().device() == v1::CUDA ? 0 : UnshardedGroupOffset(hello.layout(), local_rank);
+  return memory.mappings[static_cast<int>(HandoffFile::kUnsharded)].data() + offset;
+}
+
+absl::Span<char> GradientFile(const HostMemory& memory) {
+  const MemoryMapping& mapped = memory.mappings[static_cast<int>(HandoffFile::kGradient)];
+  return absl::MakeSpan(mapped.data(), mapped.bytes());
+}
+
 std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory,
-                                             const PlannedUnits& planned, FaultPoints* faults) {
+                                             const PlannedUnits& planned, FaultPoints* faults,
+                                             std::unique_ptr<HostLinks> links) {
   const v1::AgentHello& hello = memory->handoff.hello;
   ShmCollectives::Options options;
-  for (int i = 0; i < hello.assignment().local_world_size(); ++i) {
-    options.group.ranks.push_back(hello.assignment().local_rank_start() + i);
-    options.group.hosts.push_back(hello.host());
-  }
-  options.group.index = hello.assignment().shard_index();
+  options.group = ShardGroupOf(hello.assignment(), hello.layout(), hello.host());
   options.sync = SyncOptions(*memory);
-  options.unsharded = memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data();
+  options.unsharded = UnshardedOf(*memory);
   options.gradients = memory->mappings[static_cast<int>(HandoffFile::kGradient)].data();
   options.layout = hello.layout();
   options.memory = memory;
+  if (links != nullptr) {
+    options.hosts =
+        std::make_shared<HostTurns>(std::move(links), SumStaging(hello, GradientFile(*memory)));
+  }
   for (const v1::Unit& unit : planned.units)
     options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   options.faults = faults;
@@ -187,7 +203,7 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
                         ShardStore& store) {
   const int index = hello.assignment().shard_index();
   for (size_t unit = 0; unit < planned.units.size(); ++unit) {
-    const absl::Span<float> shard = store.Parameters(static_cast<int>(unit));
+    const absl::Span<float> shard = store.Parameters(static_cast<int>(unit)).as<float>();
     if (built != nullptr) {
       TESSERA_RETURN_IF_ERROR(
           built->MoveTo(planned.units[unit], planned.layouts[unit], index, shard));
@@ -242,7 +258,9 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
 
   const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
   const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
-  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
+                           MeetHosts(hello, GradientFile(*memory), parts.membership.get()));
+  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get(), std::move(links));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, rank_file, parts));
   ShardStore::Options store;
@@ -253,7 +271,7 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.shard_index = hello.assignment().shard_index();
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(hello.spec().optimizer()));
   store.slices = ResidentSlices(store.layout, store.units, store.layouts, store.shard_index,
-                                memory->mappings[static_cast<int>(HandoffFile::kUnsharded)].data());
+                                UnshardedOf(*memory));
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, built, *parts.store));

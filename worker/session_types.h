@@ -33,6 +33,10 @@ struct MicroBatch {
   // the next one that synchronises, which every step must end with, averages the sum. Needs a
   // gradient buffer for each unit: memory.accumulate_unsynchronized.
   bool synchronize = true;
+  // With synchronize and several replicas: false (FSDP2's set_requires_all_reduce) sums within the
+  // shard group alone. The last micro-batch of the step must have true, and sums the whole over the
+  // replicas.
+  bool all_reduce = true;
   // false: no backward follows (evaluation). Legal outside a step, and inside one between its
   // micro-batches.
   bool gradients = true;

@@ -17,9 +17,10 @@ namespace {
 constexpr uint64_t kHashStart = 14695981039346656037ull;
 constexpr uint64_t kHashPrime = 1099511628211ull;
 
-// Waits and says how long that took beyond `work_us`, which the wait may have contained.
-absl::StatusOr<double> TimedWait(const Event& event, const OpTiming& timing,
-                                 double work_us_before) {
+}  // namespace
+
+absl::StatusOr<double> UnitExecutor::TimedWait(const Event& event, const OpTiming& timing,
+                                               double work_us_before) {
   const auto start = std::chrono::steady_clock::now();
   TESSERA_RETURN_IF_ERROR(event.Wait());
   const double us =
@@ -27,19 +28,34 @@ absl::StatusOr<double> TimedWait(const Event& event, const OpTiming& timing,
   return std::max(0.0, us - (timing.work_us - work_us_before));
 }
 
-}  // namespace
-
 UnitExecutor::UnitExecutor(Options options)
     : options_(std::move(options)),
       states_(options_.units.size()),
       slots_(options_.layout.unsharded_slots_size()),
       gradient_tenants_(options_.layout.gradient_slots_size(), -1),
       resident_slot_(options_.units.size(), -1),
+      stays_whole_(options_.units.size(), false),
+      reshard_slot_(options_.units.size(), -1),
       gradient_slot_(GradientSlotsByUnit(options_.layout, options_.units, options_.layouts)) {
+  const bool slots = options_.layout.unshard_mode() != v1::RESIDENT;
   for (int slot = 0; slot < options_.layout.unsharded_slots_size(); ++slot) {
     const v1::Slot& planned = options_.layout.unsharded_slots(slot);
-    if (planned.has_unit()) resident_slot_[planned.unit()] = slot;
+    if (!planned.has_unit()) continue;
+    resident_slot_[planned.unit()] = slot;
+    stays_whole_[planned.unit()] = slots;
   }
+  for (size_t unit = 0; unit < options_.units.size(); ++unit) {
+    // The slot of level 0 is the root's alone.
+    if (slots && options_.units[unit].fqn().empty() && options_.layouts[unit].level() == 0)
+      stays_whole_[unit] = true;
+  }
+  for (int slot = 0; slot < options_.layout.reshard_slots_size(); ++slot)
+    reshard_slot_[options_.layout.reshard_slots(slot).unit()] = slot;
+}
+
+int UnitExecutor::ReshardGroup(int unit) const {
+  const v1::UnitLayout& layout = options_.layouts[unit];
+  return layout.has_reshard_group() ? layout.reshard_group() : options_.layout.reshard_group();
 }
 
 std::string UnitExecutor::Name(int unit) const {
@@ -108,19 +124,25 @@ absl::Status UnitExecutor::Gather(int unit, int slot) {
   state.slot = slot;
   state.whole = false;
   state.gather_timing = OpTiming();
-  const absl::Span<float> shard = options_.store->Parameters(unit);
+  const int from = state.resharded ? reshard_slot_[unit] : -1;
   TESSERA_ASSIGN_OR_RETURN(state.gathered, options_.collectives->AllGather(
                                                {.unit = unit,
                                                 .slot = slot,
-                                                .shard = shard.data(),
-                                                .shard_numel = static_cast<int64_t>(shard.size()),
-                                                .param_dtype = options_.units[unit].param_dtype()},
+                                                .shard = options_.store->Parameters(unit),
+                                                .param_dtype = options_.units[unit].param_dtype(),
+                                                .reshard_slot = from,
+                                                .reshard_group = ReshardGroup(unit)},
                                                /*stream=*/nullptr, &state.gather_timing));
   return absl::OkStatus();
 }
 
 void UnitExecutor::Free(int unit) {
   UnitState& state = states_[unit];
+  if (in_step_ && state.whole && !state.resharded && reshard_slot_[unit] >= 0) {
+    options_.collectives->Reshard(state.slot, reshard_slot_[unit], ReshardGroup(unit),
+                                  options_.layouts[unit].padded_numel() * ElementBytes(unit));
+    state.resharded = true;
+  }
   options_.collectives->ReleaseUnsharded(state.slot);
   slots_[state.slot] = {.tenant = -1, .freed = ++calls_};
   state.slot = -1;
@@ -129,9 +151,12 @@ void UnitExecutor::Free(int unit) {
 }
 
 int UnitExecutor::GatheredAhead() const {
-  return static_cast<int>(std::count_if(states_.begin(), states_.end(), [](const UnitState& state) {
-    return state.slot >= 0 && state.uses == 0;
-  }));
+  int ahead = 0;
+  for (size_t unit = 0; unit < states_.size(); ++unit) {
+    const UnitState& state = states_[unit];
+    if (state.slot >= 0 && state.uses == 0 && !(stays_whole_[unit] && state.whole)) ++ahead;
+  }
+  return ahead;
 }
 
 bool UnitExecutor::ComesSoon(int unit) const {
@@ -163,6 +188,7 @@ absl::Status UnitExecutor::PrefetchAhead() {
 void UnitExecutor::BeginStep() {
   position_ = 0;
   order_hash_ = kHashStart;
+  in_step_ = true;
   for (UnitState& state : states_) state.reductions = 0;
 }
 
@@ -216,7 +242,7 @@ absl::Status UnitExecutor::Unshard(int unit, bool in_order) {
 
 void UnitExecutor::Release(int unit) {
   UnitState& state = states_[unit];
-  if (--state.uses > 0 || state.slot < 0) return;
+  if (--state.uses > 0 || state.slot < 0 || stays_whole_[unit]) return;
   if (ComesSoon(unit) && GatheredAhead() <= options_.layout.prefetch()) return;
   Free(unit);
 }
@@ -228,149 +254,15 @@ char* UnitExecutor::Unsharded(int unit) const {
              : nullptr;
 }
 
-absl::Status UnitExecutor::OpenGradient(int unit) {
-  UnitState& state = states_[unit];
-  if (state.gradient_open) return absl::OkStatus();
-  const int slot = gradient_slot_[unit];
-  if (slot < 0) {
-    return absl::InternalError(absl::StrCat("the layout has no gradient buffer for unit ",
-                                            Name(unit),
-                                            "; are agent and coordinator of one build?"));
-  }
-  if (gradient_tenants_[slot] >= 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no gradient buffer for unit ", Name(unit), " while unit ", Name(gradient_tenants_[slot]),
-        " has gradients in it; reduce that one first, or give "
-        "each unit a buffer with memory.accumulate_unsynchronized"));
-  }
-  gradient_tenants_[slot] = unit;
-  state.gradient_open = true;
-  state.written.assign(options_.units[unit].parameters_size(), false);
-  TESSERA_ASSIGN_OR_RETURN(const Event free,
-                           options_.collectives->AcquireGradient(unit, slot, nullptr));
-  TESSERA_ASSIGN_OR_RETURN(const double wait_us, TimedWait(free, OpTiming(), 0));
-  options_.stats->Record(unit, v1::REDUCE_WAIT, wait_us, 0);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<UnitExecutor::GradientTarget> UnitExecutor::GradientOf(int unit, int parameter) {
-  TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
-  UnitState& state = states_[unit];
-  GradientTarget target;
-  target.data = static_cast<char*>(options_.collectives->Gradient(gradient_slot_[unit])) +
-                options_.layouts[unit].parameters(parameter).offset() * ElementBytes(unit);
-  target.accumulate = state.written[parameter];
-  state.written[parameter] = true;
-  return target;
-}
-
-absl::Status UnitExecutor::ZeroUnwritten(int unit) {
-  const UnitState& state = states_[unit];
-  const v1::UnitLayout& layout = options_.layouts[unit];
-  const int64_t bytes = ElementBytes(unit);
-  const auto zero = [&](int64_t begin, int64_t end) {
-    if (begin == end) return absl::OkStatus();
-    return options_.collectives->ZeroGradient(gradient_slot_[unit], begin * bytes,
-                                              (end - begin) * bytes, /*stream=*/nullptr);
-  };
-  int64_t zeroed_from = 0;  // end of the last gradient that stays
-  for (int p = 0; p < layout.parameters_size(); ++p) {
-    if (!state.written[p]) continue;
-    TESSERA_RETURN_IF_ERROR(zero(zeroed_from, layout.parameters(p).offset()));
-    zeroed_from = layout.parameters(p).offset() + options_.units[unit].parameters(p).numel();
-  }
-  return zero(zeroed_from, layout.padded_numel());
-}
-
-absl::Status UnitExecutor::FinishReduction(int unit) {
-  UnitState& state = states_[unit];
-  if (!state.reducing) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const double wait_us, TimedWait(state.reduced, state.reduce_timing,
-                                                           state.reduce_timing.work_us));
-  state.reducing = false;
-  const int64_t bytes = options_.layouts[unit].padded_numel() * ElementBytes(unit);
-  options_.stats->Record(unit, v1::REDUCE, state.reduce_timing.work_us, bytes);
-  options_.stats->Record(unit, v1::REDUCE_WAIT, wait_us, 0);
-  return absl::OkStatus();
-}
-
-absl::Status UnitExecutor::Reduce(int unit) {
-  if (!Trainable(unit)) return absl::OkStatus();
-  UnitState& state = states_[unit];
-  // The one of an earlier micro-batch comes first: this one adds to it.
-  TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
-  TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
-  TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
-  const int slot = gradient_slot_[unit];
-  const absl::Span<float> shard = options_.store->Gradients(unit);
-  state.reduce_timing = OpTiming();
-  TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
-                                              {.unit = unit,
-                                               .gradient_slot = slot,
-                                               .shard = shard.data(),
-                                               .shard_numel = static_cast<int64_t>(shard.size()),
-                                               .gradient_dtype = options_.units[unit].param_dtype(),
-                                               .reduce_dtype = options_.units[unit].reduce_dtype(),
-                                               .accumulate = state.reductions > 0},
-                                              /*stream=*/nullptr, &state.reduce_timing));
-  state.reducing = true;
-  ++state.reductions;
-  gradient_tenants_[slot] = -1;
-  state.gradient_open = false;
-  state.kept = false;
-  return absl::OkStatus();
-}
-
-void UnitExecutor::KeepGradient(int unit) { states_[unit].kept = Trainable(unit); }
-
 void UnitExecutor::PublishShard(int unit) {
   if (!Empty(unit)) options_.collectives->PublishShard(unit);
 }
 
-absl::Status UnitExecutor::GatherMaster(int unit, float* whole) {
-  if (Empty(unit)) return absl::OkStatus();
-  const int slot = gradient_slot_[unit];
-  if (slot < 0 || gradient_tenants_[slot] >= 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no buffer to gather unit ", Name(unit), " through; end the step first"));
-  }
-  const absl::Span<float> shard = options_.store->Parameters(unit);
-  return options_.collectives->GatherShards(unit, slot, shard.data(),
-                                            static_cast<int64_t>(shard.size()), whole);
-}
-
-absl::Status UnitExecutor::FinishReductions() {
-  for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) {
-    const UnitState& state = states_[unit];
-    if (state.uses > 0) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "unit ", Name(unit), " is still in use at the end of the step; drop its lease"));
-    }
-    if (state.kept) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "unit ", Name(unit), " ends the step with gradients of micro-batches that were not ",
-          "synchronised; call Reduce for it in a last micro-batch with synchronize = true"));
-    }
-    if (state.gradient_open || (Trainable(unit) && state.reductions == 0)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("unit ", Name(unit), " was not reduced in this step; call Reduce"));
-    }
-    TESSERA_RETURN_IF_ERROR(FinishReduction(unit));
-  }
-  if (order_known_ && position_ != order_.size()) {
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "the step ended after ", position_, " unshards; the order of the steps has ",
-            order_.size(), ", next unit ", Name(order_[position_]))),
-        "ORDER_MISMATCH");
-  }
-  order_known_ = true;
-  return absl::OkStatus();
-}
-
 void UnitExecutor::Sweep() {
+  in_step_ = false;
   for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) {
     if (states_[unit].slot >= 0 && states_[unit].uses == 0) Free(unit);
+    states_[unit].resharded = false;
   }
 }
 

@@ -9,7 +9,9 @@
 // unit whose last use ends stays where it is if it is among the next `prefetch` of the order, else
 // its slot is free. An Unshard that finds no slot first drops a unit that was gathered ahead; if
 // there is none it is FAILED_PRECONDITION, never a wait. A resident unit is always in its own
-// place.
+// place. The root, and a unit to which the layout gives a slot of its own (SHARD_GRAD_OP), stays
+// whole from its first use to the Sweep. A unit with a reshard slot leaves this rank's part there
+// when it is freed within a step, and is gathered from the parts for the rest of the step.
 //
 // Gradient slots: which one is a unit's follows from the layout alone (gradient_slots.h). A unit
 // holds it from its first GradientOf to its Reduce; KeepGradient holds it over micro-batches.
@@ -66,16 +68,18 @@ class UnitExecutor {
     bool accumulate = false;
   };
   absl::StatusOr<GradientTarget> GradientOf(int unit, int parameter);
-  // Starts to average the unit's gradients over the group. Parameters without a gradient count as
-  // zero.
-  absl::Status Reduce(int unit);
+  // Starts to average the unit's gradients over all ranks. With all_reduce = false, and where there
+  // are replicas, only to sum them over the shard group: the step's last Reduce of the unit, with
+  // true, sums these sums over the replicas too. Parameters without a gradient count as zero.
+  // FAILED_PRECONDITION: all_reduce is false after it was true in the step.
+  absl::Status Reduce(int unit, bool all_reduce = true);
   // Instead of Reduce: the gradients stay where they are, and a later micro-batch of the step adds
   // to them and reduces the sum. Nothing is sent. Only where the layout has a gradient slot for
   // each unit.
   void KeepGradient(int unit);
-  // The unit's flat parameter in float32, as the master shards have it, into `whole` (padded_numel
-  // elements; null: this rank only takes part). Waits. Call between steps.
-  absl::Status GatherMaster(int unit, float* whole);
+  // The unit's flat parameter as the master shards have it, in their dtype, into `whole`
+  // (padded_numel elements; null: this rank only takes part). Waits. Call between steps.
+  absl::Status GatherMaster(int unit, char* whole);
   // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
   // not reduced, or its gradients were only kept, a use has not ended, or the step ended before its
   // order did; names the unit.
@@ -100,6 +104,8 @@ class UnitExecutor {
     bool kept = false;           // by KeepGradient, since its last Reduce
     std::vector<bool> written;
     int64_t reductions = 0;  // in this step
+    bool partial = false;    // what they left is not summed over the replicas yet
+    bool resharded = false;  // its reshard slot has this rank's part of this step's parameters
     Event reduced;
     bool reducing = false;
     OpTiming reduce_timing;
@@ -109,6 +115,10 @@ class UnitExecutor {
     int64_t freed = 0;  // when, in calls
   };
 
+  // Waits and says how many microseconds that took beyond the operation's own work, which the wait
+  // may have contained.
+  static absl::StatusOr<double> TimedWait(const Event& event, const OpTiming& timing,
+                                          double work_us_before);
   bool Empty(int unit) const { return options_.layouts[unit].padded_numel() == 0; }
   int64_t ElementBytes(int unit) const;
   bool Trainable(int unit) const;
@@ -118,6 +128,7 @@ class UnitExecutor {
   // A slot for the unit, dropping a unit gathered ahead if `may_evict`; -1: none.
   int TakeSlot(int unit, bool may_evict);
   absl::Status Gather(int unit, int slot);
+  int ReshardGroup(int unit) const;
   void Free(int unit);
   int GatheredAhead() const;
   bool ComesSoon(int unit) const;
@@ -127,14 +138,18 @@ class UnitExecutor {
   absl::Status OpenGradient(int unit);
   absl::Status ZeroUnwritten(int unit);
   absl::Status FinishReduction(int unit);
+  absl::Status SumReplicas(int unit);
 
   const Options options_;
   std::vector<UnitState> states_;
   std::vector<SlotState> slots_;
   std::vector<int> gradient_tenants_;     // by gradient slot; -1: free
   std::vector<int> resident_slot_;        // by unit; -1: takes turns with others
+  std::vector<bool> stays_whole_;         // by unit
+  std::vector<int> reshard_slot_;         // by unit; -1: none
   const std::vector<int> gradient_slot_;  // by unit; -1: the unit has no elements
   int64_t calls_ = 0;
+  bool in_step_ = false;  // from BeginStep to Sweep
   bool order_known_ = false;
   std::vector<int> order_;
   size_t position_ = 0;  // of the next in-order Unshard

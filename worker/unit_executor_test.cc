@@ -28,11 +28,21 @@ class RecordingCollectives final : public Collectives {
   void* Gradient(int gradient_slot) override { return gradients_[gradient_slot]; }
   absl::StatusOr<Event> AllGather(const AllGatherOp& op, Stream*, OpTiming*) override {
     calls.push_back(absl::StrCat("gather ", op.unit, " in ", op.slot));
+    if (op.reshard_slot >= 0) absl::StrAppend(&calls.back(), " from ", op.reshard_slot);
     return Event();
   }
   void ReleaseUnsharded(int slot) override { calls.push_back(absl::StrCat("release ", slot)); }
   void PublishShard(int unit) override { calls.push_back(absl::StrCat("publish ", unit)); }
-  absl::Status GatherShards(int unit, int gradient_slot, const float*, int64_t, float*) override {
+  absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan&,
+                                    Stream*) override {
+    calls.push_back(absl::StrCat("sum ", unit, " through ", gradient_slot));
+    return Event();
+  }
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override {
+    calls.push_back(absl::StrCat("keep 1/", group, " of ", bytes, " bytes in slot ", slot, " in ",
+                                 reshard_slot));
+  }
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan&, char*) override {
     calls.push_back(absl::StrCat("shards of ", unit, " through ", gradient_slot));
     return absl::OkStatus();
   }
@@ -48,6 +58,7 @@ class RecordingCollectives final : public Collectives {
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream*, OpTiming*) override {
     calls.push_back(
         absl::StrCat(op.accumulate ? "add " : "reduce ", op.unit, " from ", op.gradient_slot));
+    if (!op.replicate) absl::StrAppend(&calls.back(), " in the group");
     return Event();
   }
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
@@ -117,6 +128,11 @@ class UnitExecutorTest : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     stats_ = std::make_unique<StatsRecorder>(kRoot + 1);
+    MakeExecutor();
+  }
+
+  // Anew, of the layout as it is now.
+  void MakeExecutor() {
     executor_ = std::make_unique<UnitExecutor>(UnitExecutor::Options{.layout = layout_,
                                                                      .units = units_,
                                                                      .layouts = layouts_,
@@ -206,6 +222,64 @@ TEST_F(UnitExecutorTest, UsesAreCounted) {
   executor_->Release(0);
   EXPECT_EQ(executor_->Unsharded(0), nullptr);
   EXPECT_THAT(collectives_.Take(), ElementsAre("gather 0 in 1", "release 1"));
+}
+
+TEST_F(UnitExecutorTest, TheRootStaysWholeFromItsForwardToTheEndOfTheStep) {
+  executor_->BeginStep();
+  for (const int unit : {kRoot, 0, kRoot}) Use(unit);
+  EXPECT_THAT(collectives_.Take(), ElementsAre("gather 4 in 0", "gather 0 in 1", "release 1"));
+  executor_->Sweep();
+  EXPECT_THAT(collectives_.Take(), ElementsAre("release 0"));
+}
+
+// As SHARD_GRAD_OP has it: gathered once a step, and no part of what is gathered ahead.
+TEST_F(UnitExecutorTest, UnitWithASlotOfItsOwnStaysWholeUntilTheSweep) {
+  layout_.mutable_unsharded_slots(2)->set_unit(3);
+  MakeExecutor();
+  executor_->BeginStep();
+  for (const int unit : {3, 0, 3}) Use(unit);
+  ASSERT_TRUE(executor_->Prefetch(1).ok());
+  EXPECT_THAT(collectives_.Take(),
+              ElementsAre("gather 3 in 2", "gather 0 in 1", "release 1", "gather 1 in 1"));
+  executor_->Sweep();
+  EXPECT_THAT(collectives_.Take(), ElementsAre("release 1", "release 2"));
+  executor_->BeginStep();
+  Use(3);
+  EXPECT_THAT(collectives_.Take(), ElementsAre("gather 3 in 2"));
+}
+
+TEST_F(UnitExecutorTest, ReshardedUnitIsGatheredFromItsPartsForTheRestOfTheStep) {
+  layout_.set_reshard_group(2);
+  layout_.add_reshard_slots()->set_unit(3);
+  MakeExecutor();
+  ASSERT_TRUE(executor_->Unshard(3, false).ok());
+  executor_->Release(3);  // outside a step nothing is kept
+  EXPECT_THAT(collectives_.Take(), ElementsAre("gather 3 in 1", "release 1"));
+  executor_->BeginStep();
+  for (int use = 0; use < 3; ++use) Use(3);
+  EXPECT_THAT(
+      collectives_.Take(),
+      ElementsAre("gather 3 in 2", "keep 1/2 of 16 bytes in slot 2 in 0", "release 2",
+                  "gather 3 in 1 from 0", "release 1", "gather 3 in 2 from 0", "release 2"));
+  executor_->Sweep();  // the parameters change
+  executor_->BeginStep();
+  ASSERT_TRUE(executor_->Unshard(3, false).ok());
+  EXPECT_THAT(collectives_.Take(), ElementsAre("gather 3 in 1"));
+}
+
+TEST_F(UnitExecutorTest, SumsOfTheShardGroupAreSummedOverTheReplicasOnce) {
+  layout_.set_replica_count(2);
+  MakeExecutor();
+  executor_->BeginStep();
+  ASSERT_TRUE(executor_->Reduce(0, /*all_reduce=*/false).ok());
+  ASSERT_TRUE(executor_->Reduce(0, /*all_reduce=*/false).ok());
+  ASSERT_TRUE(executor_->Reduce(0).ok());
+  ASSERT_TRUE(executor_->Reduce(1).ok());
+  EXPECT_THAT(
+      collectives_.Take(),
+      ElementsAre("acquire 1 for 0", "reduce 0 from 1 in the group", "acquire 1 for 0",
+                  "add 0 from 1 in the group", "acquire 1 for 0", "add 0 from 1 in the group",
+                  "sum 0 through 1", "acquire 2 for 1", "reduce 1 from 2"));
 }
 
 TEST_F(UnitExecutorTest, UnitGatheredAheadMakesWayForOneThatIsNeeded) {

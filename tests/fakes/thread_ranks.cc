@@ -13,6 +13,7 @@
 #include "common/dtype.h"
 #include "common/job_spec.h"
 #include "common/status_macros.h"
+#include "common/unsharded_file.h"
 #include "coordinator/layout.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/parameter_init.h"
@@ -54,7 +55,10 @@ Regions RankFileRegions(const JobPlan& plan) {
   return regions;
 }
 
-int64_t EndOf(const Regions& regions) { return regions.empty() ? 0 : regions.back().second; }
+// A GPU's slots are not in it.
+int64_t UnshardedBytes(const v1::Layout& layout) {
+  return layout.device() == v1::CUDA ? 0 : layout.replica_count() * UnshardedGroupBytes(layout);
+}
 
 }  // namespace
 
@@ -91,7 +95,7 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
       plan_(std::move(plan)),
       world_size_(world_size),
       options_(std::move(options)),
-      unsharded_(EndOf(RegionsOf(plan_.layout.unsharded_slots(), 0)), options_.forked),
+      unsharded_(UnshardedBytes(plan_.layout), options_.forked),
       gradients_(plan_.layout.gradient_stride_bytes() * world_size, options_.forked),
       control_(ControlFileBytes(world_size, plan_.layout.unsharded_slots_size(),
                                 plan_.layout.gradient_slots_size()),
@@ -100,16 +104,25 @@ ThreadRanks::ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options
       ended_(world_size) {
   // A GPU's slots are not in these buffers.
   const bool shared = plan_.layout.device() != v1::CUDA;
-  if (shared) unsharded_.AllowOnly(RegionsOf(plan_.layout.unsharded_slots(), 0));
+  Regions unsharded;
+  for (int group = 0; shared && group < plan_.layout.replica_count(); ++group) {
+    const Regions own =
+        RegionsOf(plan_.layout.unsharded_slots(), group * UnshardedGroupBytes(plan_.layout));
+    unsharded.insert(unsharded.end(), own.begin(), own.end());
+  }
+  if (shared) unsharded_.AllowOnly(unsharded);
   Regions gradients;
   for (int rank = 0; rank < world_size; ++rank) {
-    const Regions own =
-        RegionsOf(plan_.layout.gradient_slots(), rank * plan_.layout.gradient_stride_bytes());
-    gradients.insert(gradients.end(), own.begin(), own.end());
+    for (const auto* slots : {&plan_.layout.gradient_slots(), &plan_.layout.reshard_slots(),
+                              &plan_.layout.accumulation_slots()}) {
+      const Regions own = RegionsOf(*slots, rank * plan_.layout.gradient_stride_bytes());
+      gradients.insert(gradients.end(), own.begin(), own.end());
+    }
     files_.push_back(
         std::make_unique<Buffer>(plan_.layout.rank_file().total_bytes(), options_.forked));
     files_.back()->AllowOnly(RankFileRegions(plan_));
   }
+  std::sort(gradients.begin(), gradients.end());
   if (shared) gradients_.AllowOnly(gradients);
 }
 
@@ -154,13 +167,18 @@ std::unique_ptr<FaultPoints> ThreadRanks::MakeFaults(int rank) {
       });
 }
 
+int64_t ThreadRanks::UnshardedOffset(int rank) const {
+  return plan_.layout.device() == v1::CUDA ? 0 : UnshardedGroupOffset(plan_.layout, rank);
+}
+
 absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   SessionParts parts;
   parts.assignment.set_job(spec_.name());
   parts.assignment.set_generation(1);
   parts.assignment.set_rank(rank);
   parts.assignment.set_world_size(world_size_);
-  parts.assignment.set_shard_index(rank);
+  parts.assignment.set_shard_index(rank % plan_.layout.shard_count());
+  parts.assignment.set_replica_index(rank / plan_.layout.shard_count());
   parts.assignment.set_local_world_size(world_size_);
   parts.spec = spec_;
   v1::Layout layout = plan_.layout;
@@ -172,9 +190,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   if (options_.membership) parts.membership = options_.membership(rank);
 
   ShmCollectives::Options collectives;
-  for (int i = 0; i < world_size_; ++i) collectives.group.ranks.push_back(i);
-  collectives.group.hosts.assign(world_size_, 0);
-  collectives.group.index = rank;
+  collectives.group = ShardGroupOf(parts.assignment, layout, /*host=*/0);
   collectives.sync.control = control_.data();
   collectives.sync.local_world_size = world_size_;
   collectives.sync.local_rank = rank;
@@ -184,7 +200,8 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   collectives.sync.on_park = [this, rank](bool parked) {
     idle_[rank].store(parked, std::memory_order_relaxed);
   };
-  collectives.unsharded = unsharded_.data();
+  char* const unsharded = unsharded_.data() + UnshardedOffset(rank);
+  collectives.unsharded = unsharded;
   collectives.gradients = gradients_.data();
   collectives.layout = layout;
   for (const v1::Unit& unit : plan_.plan.units())
@@ -201,15 +218,16 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   store.layout = layout;
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
-  store.shard_index = rank;
+  store.shard_index = parts.assignment.shard_index();
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
-  store.slices = ResidentSlices(store.layout, store.units, store.layouts, rank, unsharded_.data());
+  store.slices =
+      ResidentSlices(store.layout, store.units, store.layouts, store.shard_index, unsharded);
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
-    TESSERA_RETURN_IF_ERROR(FillShard(plan_.plan.units(unit), plan_.layout.units(unit), rank,
-                                      static_cast<uint64_t>(spec_.seed()),
-                                      parts.store->Parameters(unit)));
+    TESSERA_RETURN_IF_ERROR(
+        FillShard(plan_.plan.units(unit), plan_.layout.units(unit), parts.assignment.shard_index(),
+                  static_cast<uint64_t>(spec_.seed()), parts.store->Parameters(unit).as<float>()));
   }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }

@@ -96,6 +96,7 @@ class ThreadRanks {
 
   ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
   std::unique_ptr<FaultPoints> MakeFaults(int rank);
+  int64_t UnshardedOffset(int rank) const;
   void Lag();
   void Meet();
   bool Idle(int rank) const { return idle_[rank].load(std::memory_order_relaxed); }

@@ -60,9 +60,16 @@ class SwitchedCollectives final : public Collectives {
                                       OpTiming* timing) override {
     return on_ ? inner_->ReduceScatter(op, stream, timing) : Event();
   }
-  absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
-                            float* whole) override {
-    return inner_->GatherShards(unit, gradient_slot, shard, shard_numel, whole);
+  absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                    Stream* stream) override {
+    return inner_->SumReplicas(unit, gradient_slot, shard, stream);
+  }
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override {
+    inner_->Reshard(slot, reshard_slot, group, bytes);
+  }
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                            char* whole) override {
+    return inner_->GatherShards(unit, gradient_slot, shard, whole);
   }
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override {

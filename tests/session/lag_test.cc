@@ -15,10 +15,9 @@ namespace {
 
 constexpr int kSteps = 3;
 
-std::vector<ToyValues> Train(const std::string& unshard, int world_size, int micro_batches,
+std::vector<ToyValues> Train(v1::JobSpec job, int world_size, int micro_batches,
                              ThreadRanks::Options options, int64_t* lags) {
   std::vector<ToyValues> values(world_size);
-  v1::JobSpec job = ToyJob(unshard);
   job.mutable_memory()->set_accumulate_unsynchronized(micro_batches > 1);
   auto ranks = ThreadRanks::Create(job, world_size, std::move(options));
   EXPECT_TRUE(ranks.ok()) << ranks.status();
@@ -33,16 +32,48 @@ std::vector<ToyValues> Train(const std::string& unshard, int world_size, int mic
   return values;
 }
 
+// Strategies that keep, replicate or reshard units, on four ranks.
+class StrategyLagTest
+    : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {};
+
+TEST_P(StrategyLagTest, ChangesNoBit) {
+  const auto& [strategy, unshard, point] = GetParam();
+  v1::JobSpec job = ToyJob(unshard);
+  job.mutable_mesh()->set_strategy(strategy == "reshard" ? "full_shard" : strategy);
+  if (strategy == "reshard") job.mutable_mesh()->set_reshard_group(2);
+  if (strategy == "hybrid_shard") job.mutable_mesh()->set_replicas(2);
+  int64_t lags = 0;
+  const std::vector<ToyValues> undisturbed = Train(job, 4, 1, {}, &lags);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(Train(job, 4, 1, {.lag_rank = rank, .lag_point = point}, &lags), undisturbed)
+        << "rank " << rank;
+    EXPECT_GE(lags, kSteps) << "the point was hardly ever passed";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Points, StrategyLagTest,
+    ::testing::Combine(::testing::Values("hybrid_shard", "shard_grad_op", "no_shard", "reshard"),
+                       ::testing::Values("slots", "resident"),
+                       ::testing::Values("unshard_write", "unshard_wait", "lease_release",
+                                         "gradient_acquire", "reduce_ready", "reduce",
+                                         "reduce_read", "optimizer")),
+    [](const auto& info) {
+      return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
+             std::get<2>(info.param);
+    });
+
 class LagTest : public ::testing::TestWithParam<std::tuple<std::string, int, int, std::string>> {};
 
 TEST_P(LagTest, ChangesNoBit) {
   const auto& [unshard, world_size, micro_batches, point] = GetParam();
   int64_t lags = 0;
-  const std::vector<ToyValues> undisturbed = Train(unshard, world_size, micro_batches, {}, &lags);
+  const std::vector<ToyValues> undisturbed =
+      Train(ToyJob(unshard), world_size, micro_batches, {}, &lags);
   for (int rank = 0; rank < world_size; ++rank) {
-    EXPECT_EQ(
-        Train(unshard, world_size, micro_batches, {.lag_rank = rank, .lag_point = point}, &lags),
-        undisturbed)
+    EXPECT_EQ(Train(ToyJob(unshard), world_size, micro_batches,
+                    {.lag_rank = rank, .lag_point = point}, &lags),
+              undisturbed)
         << "rank " << rank;
     EXPECT_GE(lags, kSteps) << "the point was hardly ever passed";
   }

@@ -2,7 +2,7 @@
 // moves: the unsharded and gradient buffers (slots) that the layout planned.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Event whole, collectives->AllGather(
-//       {.unit = 3, .slot = 1, .shard = master, .shard_numel = n}, stream, &timing));
+//       {.unit = 3, .slot = 1, .shard = master}, stream, &timing));
 //   TESSERA_RETURN_IF_ERROR(whole.Wait());
 //   ... collectives->Unsharded(1) holds the whole unit ...
 //   collectives->ReleaseUnsharded(1);
@@ -12,7 +12,7 @@
 // every rank has read its slice of it. Whoever owns the memory sees to that: on shared memory by
 // lease words, on GPUs, where each rank has buffers of its own, by the order of streams.
 //
-// Every rank of the group issues the same operations in the same order. Calls do not wait, but for
+// Every rank of the job issues the same operations in the same order. Calls do not wait, but for
 // those that say so; the events do. Errors of waits: UNAVAILABLE (a rank or the agent is gone),
 // DEADLINE_EXCEEDED (names the ranks that are missing), FAILED_PRECONDITION with ORDER_MISMATCH (a
 // rank issued something else; names it and both units), or what Abort or Interrupt gave.
@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "common/dtype.h"
 #include "worker/device/device.h"
+#include "worker/shard_span.h"
 
 namespace tessera {
 
@@ -38,25 +39,31 @@ struct Group {
   std::vector<int> ranks;  // world ranks, ascending
   int index = 0;           // of this process in `ranks`
   std::vector<int> hosts;  // host of each of `ranks`
+  // Copies of the whole: shard groups of the job. Gradients are averaged over the ranks of all.
+  int replicas = 1;
 };
 
 struct AllGatherOp {
   int unit = 0;  // for errors and agreement
   int slot = 0;
-  const float* shard = nullptr;  // this rank's master shard
-  int64_t shard_numel = 0;
+  ShardSpan shard;                  // this rank's master shard; only read
   DType param_dtype = v1::FLOAT32;  // of the unsharded unit
+  // Not -1: this rank's slice comes from what Reshard kept in that slot, not from the shard.
+  int reshard_slot = -1;
+  int reshard_group = 1;
 };
 
 struct ReduceScatterOp {
   int unit = 0;
   int gradient_slot = 0;
-  float* shard = nullptr;  // this rank's reduced gradient shard
-  int64_t shard_numel = 0;
+  ShardSpan shard;                     // this rank's reduced gradient shard
   DType gradient_dtype = v1::FLOAT32;  // of the gradient slot
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
   bool accumulate = false;
+  // Sum over the ranks of all shard groups, not of this rank's alone. (The average is over all in
+  // any case: parts of it without this are summed by SumReplicas.)
+  bool replicate = true;
 };
 
 // Where an operation's own time went, in microseconds; final when its event has passed.
@@ -95,17 +102,28 @@ class Collectives {
   virtual absl::Status ZeroGradient(int gradient_slot, int64_t offset_bytes, int64_t bytes,
                                     Stream* stream) = 0;
   // The slot's gradients are complete. Passes when this rank has reduced its slice of all ranks'
-  // gradients, in rank order, accumulated in float32. `shard` and `timing` must live until then.
+  // gradients: summed in rank order within each shard group, then over the groups in their order,
+  // in float32. `shard` and `timing` must live until then.
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
 
-  // Gathers every rank's master shard as it is, in float32, into `whole` (shard_numel x ranks
+  // Sums over the shard groups, in their order, what ReduceScatter without `replicate` has left in
+  // `shard`. Passes when `shard` has the sum. The shards pass through the gradient slot, which must
+  // be at least a shard long.
+  virtual absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                            Stream* stream) = 0;
+
+  // Keeps this rank's part of the whole unit of `bytes` in `slot`: `group` consecutive ranks of the
+  // shard group have one part each, in their order.
+  virtual void Reshard(int slot, int reshard_slot, int group, int64_t bytes) = 0;
+
+  // Gathers every rank's master shard as it is, in its dtype, into `whole` (shard.numel x ranks
   // elements; null on a rank that only takes part). Waits. The shards pass through the gradient
   // slot, which must be at least a shard long.
-  virtual absl::Status GatherShards(int unit, int gradient_slot, const float* shard,
-                                    int64_t shard_numel, float* whole) = 0;
+  virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                                    char* whole) = 0;
 
-  // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
+  // Gives every rank of the job every rank's `payload` (at most kExchangeBytes), in world rank order. Waits. `what`
   // names the moment in errors.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                             absl::string_view what) = 0;

@@ -120,6 +120,13 @@ struct AverageLoop {
   }
 };
 
+struct PlusLoop {
+  TESSERA_WIDE_LOOP void operator()(const float* __restrict in, int64_t numel,
+                                    float* __restrict sum) const {
+    for (int64_t i = 0; i < numel; ++i) sum[i] += in[i];
+  }
+};
+
 // Both at once for two ranks, which leaves nothing to be kept in between.
 template <typename In, typename Out, bool kExact, bool kAccumulate>
 struct AverageTwoLoop {
@@ -209,13 +216,19 @@ void ReduceSlice(absl::Span<const void* const> inputs, int64_t numel, const Redu
     });
     return;
   }
-  alignas(64) float sum[kBlock];
+  const int64_t group = options.group > 0 ? std::min(options.group, ranks) : ranks;
+  alignas(64) float sum[kBlock], next[kBlock];
   for (int64_t begin = 0; begin < numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, numel - begin);
     WithFormat(options.gradient_dtype, [&](auto in) {
       WithBool(options.divide.before != 1, [&](auto divide) {
-        RunIn(set, SumLoop<decltype(in), divide.value>(), inputs.data(), ranks, begin, count,
-              options.divide.before, sum);
+        const SumLoop<decltype(in), divide.value> loop;
+        RunIn(set, loop, inputs.data(), group, begin, count, options.divide.before, sum);
+        for (int64_t first = group; first < ranks; first += group) {
+          RunIn(set, loop, inputs.data() + first, std::min(group, ranks - first), begin, count,
+                options.divide.before, next);
+          RunIn(set, PlusLoop(), next, count, sum);
+        }
       });
     });
     WithFormat(options.reduce_dtype, [&](auto out) {

@@ -43,6 +43,8 @@ struct ReduceOptions {
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   DivideFactors divide;
   bool accumulate = false;  // add to the shard instead of overwriting it
+  // So many consecutive inputs are summed first, then these sums, in their order; 0: all at once.
+  int64_t group = 0;
 };
 
 // shard[i] = (inputs[0][i] / before + inputs[1][i] / before + ...) / after. The sum runs in the

@@ -17,6 +17,7 @@
 #define TESSERA_WORKER_COLLECTIVES_HOST_TURNS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -57,12 +58,18 @@ class HostTurns {
   // The next one's turn.
   void End() { ++ended_; }
 
+  // Ends the links: nothing of them runs any more.
+  void Close() { links_.reset(); }
+
   // As HostLinks.
+  void SetOnProgress(std::function<void()> on_progress) {
+    links_->SetOnProgress(std::move(on_progress));
+  }
   absl::Status Check() const { return links_->Check(); }
   void Abort(const absl::Status& status) { links_->Abort(status); }
 
  private:
-  const std::unique_ptr<HostLinks> links_;
+  std::unique_ptr<HostLinks> links_;
   const absl::Span<char> staging_;
   int64_t issued_ = 0;
   int64_t ended_ = 0;

@@ -31,6 +31,9 @@ absl::StatusOr<std::unique_ptr<NcclCollectives>> NcclCollectives::Create(Options
   if (options.layout.unshard_mode() == v1::RESIDENT) {
     return InvalidField("memory.unshard", "resident is for CPUs; GPUs take slots");
   }
+  if (options.group.replicas > 1 || options.layout.reshard_slots_size() > 0) {
+    return InvalidField("mesh", "replicas and reshard groups are for CPUs; GPUs have neither yet");
+  }
   std::unique_ptr<NcclCollectives> collectives(new NcclCollectives(std::move(options)));
   TESSERA_RETURN_IF_ERROR(collectives->SetUp());
   return collectives;

@@ -9,12 +9,10 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "worker/collectives/cpu_kernels.h"
+#include "worker/collectives/shm_operation.h"
 
 namespace tessera {
 namespace {
-
-constexpr int kUnitBits = 28;
-constexpr int kNumberShift = 32;
 
 // By unit: the slot that is the unit's own; -1: none.
 std::vector<int> ResidentSlots(const v1::Layout& layout, size_t units) {
@@ -38,33 +36,6 @@ class Stopwatch {
 
 }  // namespace
 
-// Something that is done in parts, as the other ranks allow.
-class ShmCollectives::Operation : public Event::State {
- public:
-  Operation(ShmCollectives* owner, uint64_t tag) : owner_(owner), tag_(tag) {}
-
-  // Does what can be done now; true when there is nothing left.
-  virtual bool Advance() = 0;
-  virtual std::string What() const = 0;
-  // World ranks that have not arrived.
-  virtual std::vector<int> Missing() const = 0;
-
-  absl::StatusOr<bool> Poll() override {
-    owner_->AdvancePending();
-    return done;
-  }
-  absl::Status Wait() override { return owner_->WaitFor(*this); }
-
-  uint64_t tag() const { return tag_; }
-  bool done = false;
-
- protected:
-  ShmCollectives* const owner_;
-
- private:
-  const uint64_t tag_;  // 0: nothing that the ranks have to agree on
-};
-
 class ShmCollectives::AllGatherOperation final : public Operation {
  public:
   AllGatherOperation(ShmCollectives* owner, uint64_t tag, const AllGatherOp& op, uint64_t tenancy,
@@ -76,12 +47,10 @@ class ShmCollectives::AllGatherOperation final : public Operation {
       if (!owner_->AllReached(op_.slot, /*left=*/true, tenancy_ - 1)) return false;
       owner_->faults_.Hit("unshard_write");
       const Stopwatch watch;
-      char* slice = static_cast<char*>(owner_->Unsharded(op_.slot)) +
-                    owner_->group().index * op_.shard_numel * DTypeBytes(op_.param_dtype);
-      CastFloat32(op_.shard, op_.shard_numel, op_.param_dtype, slice);
+      Write();
       if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
       written_ = true;
-      owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), op_.slot).entered, tenancy_);
+      owner_->sync_.Announce(owner_->Own(op_.slot).entered, tenancy_);
       owner_->faults_.Hit("unshard_written");
     }
     return owner_->AllReached(op_.slot, /*left=*/false, tenancy_);
@@ -94,6 +63,24 @@ class ShmCollectives::AllGatherOperation final : public Operation {
   int slot() const { return op_.slot; }
 
  private:
+  void Write() {
+    const int64_t element = DTypeBytes(op_.param_dtype);
+    const int64_t slice_bytes = op_.shard.numel * element;
+    char* const whole = static_cast<char*>(owner_->Unsharded(op_.slot));
+    const int index = owner_->group().index;
+    if (op_.reshard_slot < 0) {
+      CastFloat32(op_.shard.as<float>().data(), op_.shard.numel, op_.param_dtype,
+                  whole + index * slice_bytes);
+      return;
+    }
+    // Every reshard group has the whole unit: each writes its share of it into the common memory.
+    const int64_t share = index / op_.reshard_group;
+    const int64_t part = index % op_.reshard_group;
+    const int64_t shares = owner_->group_size() / op_.reshard_group;
+    std::memcpy(whole + (part * shares + share) * slice_bytes,
+                owner_->ReshardSlot(op_.reshard_slot) + share * slice_bytes, slice_bytes);
+  }
+
   const AllGatherOp op_;
   const uint64_t tenancy_;
   OpTiming* const timing_;
@@ -119,28 +106,34 @@ class ShmCollectives::AcquireOperation final : public Operation {
 
 class ShmCollectives::ReduceOperation final : public Operation {
  public:
-  ReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op, int slot,
-                  uint64_t tenancy, OpTiming* timing)
-      : Operation(owner, tag), op_(op), slot_(slot), tenancy_(tenancy), timing_(timing) {}
+  ReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op,
+                  const DivideFactors& divide, int slot, uint64_t tenancy, OpTiming* timing)
+      : Operation(owner, tag),
+        op_(op),
+        divide_(divide),
+        slot_(slot),
+        tenancy_(tenancy),
+        timing_(timing) {}
 
   bool Advance() override {
     if (!owner_->AllReached(slot_, /*left=*/false, tenancy_)) return false;
     owner_->faults_.Hit("reduce");
     const Stopwatch watch;
-    const int ranks = owner_->sync_.size();
-    const int64_t offset = owner_->group().index * op_.shard_numel * DTypeBytes(op_.gradient_dtype);
-    std::vector<const void*> slices(ranks);
-    for (int rank = 0; rank < ranks; ++rank) {
-      slices[rank] = owner_->GradientOf(rank, op_.gradient_slot) + offset;
-    }
-    ReduceSlice(slices, op_.shard_numel,
+    const int64_t offset = owner_->group().index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
+    const int first = op_.replicate ? 0 : owner_->group_start_;
+    const int end = op_.replicate ? owner_->sync_.size() : first + owner_->group_size();
+    std::vector<const void*> slices;
+    for (int rank = first; rank < end; ++rank)
+      slices.push_back(owner_->GradientOf(rank, op_.gradient_slot) + offset);
+    ReduceSlice(slices, op_.shard.numel,
                 {.gradient_dtype = op_.gradient_dtype,
                  .reduce_dtype = op_.reduce_dtype,
-                 .divide = DivideFactorsFor(op_.reduce_dtype, ranks),
-                 .accumulate = op_.accumulate},
-                op_.shard);
+                 .divide = divide_,
+                 .accumulate = op_.accumulate,
+                 .group = owner_->group_size()},
+                op_.shard.as<float>().data());
     if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
-    owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), slot_).left, tenancy_);
+    owner_->sync_.Announce(owner_->Own(slot_).left, tenancy_);
     owner_->faults_.Hit("reduce_read");
     return true;
   }
@@ -149,9 +142,52 @@ class ShmCollectives::ReduceOperation final : public Operation {
 
  private:
   const ReduceScatterOp op_;
+  const DivideFactors divide_;
   const int slot_;
   const uint64_t tenancy_;
   OpTiming* const timing_;
+};
+
+// The shards' sum over the groups, by way of the ranks' gradient slots.
+class ShmCollectives::SumReplicasOperation final : public Operation {
+ public:
+  SumReplicasOperation(ShmCollectives* owner, uint64_t tag, int gradient_slot, uint64_t tenancy,
+                       const ShardSpan& shard)
+      : Operation(owner, tag),
+        gradient_slot_(gradient_slot),
+        slot_(owner->sync_.gradient_slot(gradient_slot)),
+        tenancy_(tenancy),
+        shard_(shard) {}
+
+  bool Advance() override {
+    if (!written_) {
+      if (!owner_->AllReached(slot_, /*left=*/true, tenancy_ - 1)) return false;
+      std::memcpy(owner_->Gradient(gradient_slot_), shard_.data, shard_.bytes());
+      written_ = true;
+      owner_->sync_.Announce(owner_->Own(slot_).entered, tenancy_);
+    }
+    const bool complete = owner_->AllReached(slot_, /*left=*/false, tenancy_);
+    if (!complete) return false;
+    std::vector<const void*> shards;
+    for (int rank = owner_->group().index; rank < owner_->sync_.size();
+         rank += owner_->group_size())
+      shards.push_back(owner_->GradientOf(rank, gradient_slot_));
+    ReduceSlice(shards, shard_.numel, {}, shard_.as<float>().data());
+    owner_->sync_.Announce(owner_->Own(slot_).left, tenancy_);
+    return true;
+  }
+  std::string What() const override { return owner_->Describe(tag()); }
+  std::vector<int> Missing() const override {
+    return written_ ? owner_->Below(slot_, false, tenancy_)
+                    : owner_->Below(slot_, true, tenancy_ - 1);
+  }
+
+ private:
+  const int gradient_slot_;
+  const int slot_;
+  const uint64_t tenancy_;
+  const ShardSpan shard_;
+  bool written_ = false;
 };
 
 // Waits until every rank has entered the slot's tenancy.
@@ -174,9 +210,14 @@ ShmCollectives::ShmCollectives(Options options)
       sync_(options_.sync),
       faults_(options_.faults != nullptr ? *options_.faults : no_faults_),
       tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0),
-      resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {}
+      group_start_(options_.group.ranks.front() - options_.sync.first_rank),
+      resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {
+  if (options_.hosts != nullptr) options_.hosts->SetOnProgress([this] { sync_.Wake(); });
+}
 
-ShmCollectives::~ShmCollectives() = default;
+ShmCollectives::~ShmCollectives() {
+  if (options_.hosts != nullptr) options_.hosts->Close();
+}
 
 void* ShmCollectives::Unsharded(int slot) {
   return options_.unsharded + options_.layout.unsharded_slots(slot).offset_bytes();
@@ -191,64 +232,24 @@ const char* ShmCollectives::GradientOf(int local_rank, int gradient_slot) const 
          options_.layout.gradient_slots(gradient_slot).offset_bytes();
 }
 
+char* ShmCollectives::ReshardSlot(int reshard_slot) const {
+  return options_.gradients + sync_.index() * options_.layout.gradient_stride_bytes() +
+         options_.layout.reshard_slots(reshard_slot).offset_bytes();
+}
+
+std::pair<int, int> ShmCollectives::UsersOf(int slot) const {
+  if (slot >= options_.sync.unsharded_slots) return {0, sync_.size()};
+  return {group_start_, group_start_ + group_size()};
+}
+
 bool ShmCollectives::AllReached(int slot, bool left, uint64_t tenancy) const {
-  for (int rank = 0; rank < sync_.size(); ++rank) {
+  const auto [first, end] = UsersOf(slot);
+  for (int rank = first; rank < end; ++rank) {
     const SlotControl& control = sync_.slot(rank, slot);
     if ((left ? control.left : control.entered).load(std::memory_order_acquire) < tenancy)
       return false;
   }
   return true;
-}
-
-std::vector<int> ShmCollectives::Below(int slot, bool left, uint64_t tenancy) const {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < sync_.size(); ++rank) {
-    const SlotControl& control = sync_.slot(rank, slot);
-    if ((left ? control.left : control.entered).load(std::memory_order_acquire) < tenancy) {
-      ranks.push_back(sync_.RankOf(rank));
-    }
-  }
-  return ranks;
-}
-
-uint64_t ShmCollectives::Issue(Kind kind, int unit) {
-  const uint64_t number = ++issued_;
-  const uint64_t tag = (number << kNumberShift) | (static_cast<uint64_t>(kind) << kUnitBits) |
-                       static_cast<uint64_t>(unit + 1);
-  // Nobody sleeps for this word alone, so nobody is woken.
-  sync_.record(sync_.index()).issued[number % kIssueRing].store(tag, std::memory_order_release);
-  return tag;
-}
-
-std::string ShmCollectives::Describe(uint64_t tag) const {
-  const int unit = static_cast<int>(tag & ((1u << kUnitBits) - 1)) - 1;
-  switch (static_cast<Kind>((tag >> kUnitBits) & 0xf)) {
-    case Kind::kUnshard:
-      return absl::StrCat("unshard of unit ", options_.unit_names[unit]);
-    case Kind::kReduce:
-      return absl::StrCat("reduce of unit ", options_.unit_names[unit]);
-    case Kind::kGatherShards:
-      return absl::StrCat("gather of the master shards of unit ", options_.unit_names[unit]);
-    case Kind::kExchange:
-      return "an exchange between all ranks";
-  }
-  return "nothing known";
-}
-
-absl::Status ShmCollectives::CheckAgreement(uint64_t tag) const {
-  if (tag == 0) return absl::OkStatus();
-  const uint64_t number = tag >> kNumberShift;
-  for (int rank = 0; rank < sync_.size(); ++rank) {
-    const uint64_t other =
-        sync_.record(rank).issued[number % kIssueRing].load(std::memory_order_acquire);
-    if (other == tag || other >> kNumberShift != number) continue;
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "ranks disagree on operation ", number, ": rank ", sync_.RankOf(rank), " issued ",
-            Describe(other), ", rank ", sync_.RankOf(sync_.index()), " issued ", Describe(tag))),
-        "ORDER_MISMATCH");
-  }
-  return absl::OkStatus();
 }
 
 Event ShmCollectives::Start(std::shared_ptr<Operation> operation) {
@@ -267,6 +268,7 @@ void ShmCollectives::AdvancePending() {
 
 absl::Status ShmCollectives::Progress() {
   AdvancePending();
+  TESSERA_RETURN_IF_ERROR(CheckHosts());
   return sync_.Check();
 }
 
@@ -275,8 +277,10 @@ absl::Status ShmCollectives::WaitFor(Operation& operation) {
   TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
       [&]() -> absl::StatusOr<bool> {
         AdvancePending();
-        if (!operation.done) TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
-        return operation.done;
+        if (operation.done) return true;
+        TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
+        TESSERA_RETURN_IF_ERROR(CheckHosts());
+        return false;
       },
       [&] { return operation.What(); }, [&] { return operation.Missing(); }));
   // Ranks that took different units to the same slot have all arrived, and hold a mixture.
@@ -294,9 +298,9 @@ absl::StatusOr<Event> ShmCollectives::AllGather(const AllGatherOp& op, Stream* /
 
 void ShmCollectives::PublishShard(int unit) {
   const int slot = resident_slot_[unit];
-  if (slot < 0) return;
+  if (slot < 0 || !Resident()) return;
   faults_.Hit("unshard_write");
-  sync_.Announce(sync_.slot(sync_.index(), slot).entered, ++tenancy_[slot]);
+  sync_.Announce(Own(slot).entered, ++tenancy_[slot]);
   faults_.Hit("unshard_written");
 }
 
@@ -307,7 +311,7 @@ void ShmCollectives::ReleaseUnsharded(int slot) {
     const auto* gather = dynamic_cast<const AllGatherOperation*>(operation.get());
     return gather != nullptr && gather->slot() == slot;
   });
-  sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
+  sync_.Announce(Own(slot).left, tenancy_[slot]);
 }
 
 absl::StatusOr<Event> ShmCollectives::AcquireGradient(int unit, int gradient_slot,
@@ -328,70 +332,64 @@ absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, S
   const uint64_t tag = Issue(Kind::kReduce, op.unit);
   const int slot = sync_.gradient_slot(op.gradient_slot);
   faults_.Hit("reduce_ready");
-  sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
-  return Start(std::make_shared<ReduceOperation>(this, tag, op, slot, tenancy_[slot], timing));
+  sync_.Announce(Own(slot).entered, tenancy_[slot]);
+  if (options_.hosts != nullptr && op.replicate) return Start(MakeHostReduce(tag, op, timing));
+  return Start(MakeReduce(tag, op, DivideOf(op), timing));
 }
 
-absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const float* shard,
-                                          int64_t shard_numel, float* whole) {
-  const int64_t bytes = shard_numel * static_cast<int64_t>(sizeof(float));
-  if (sync_.size() == 1) {  // a slot of a narrower dtype may be shorter than the one shard
-    if (whole != nullptr) std::memcpy(whole, shard, bytes);
+DivideFactors ShmCollectives::DivideOf(const ReduceScatterOp& op) const {
+  return DivideFactorsFor(op.reduce_dtype, group_size() * options_.group.replicas);
+}
+
+std::shared_ptr<ShmCollectives::Operation> ShmCollectives::MakeReduce(uint64_t tag,
+                                                                      const ReduceScatterOp& op,
+                                                                      const DivideFactors& divide,
+                                                                      OpTiming* timing) {
+  const int slot = sync_.gradient_slot(op.gradient_slot);
+  return std::make_shared<ReduceOperation>(this, tag, op, divide, slot, tenancy_[slot], timing);
+}
+
+absl::StatusOr<Event> ShmCollectives::SumReplicas(int unit, int gradient_slot,
+                                                  const ShardSpan& shard, Stream* /*stream*/) {
+  if (shard.bytes() > options_.layout.gradient_slots(gradient_slot).bytes()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "unit ", options_.unit_names[unit], " has shards of ", shard.bytes(),
+        " bytes, which its gradient buffer cannot hold to be summed over the replicas; end each ",
+        "micro-batch with all_reduce = true, or keep its gradients with synchronize = false"));
+  }
+  const uint64_t tag = Issue(Kind::kSumReplicas, unit);
+  const int slot = sync_.gradient_slot(gradient_slot);
+  auto sum =
+      std::make_shared<SumReplicasOperation>(this, tag, gradient_slot, ++tenancy_[slot], shard);
+  return Start(options_.hosts == nullptr ? std::move(sum) : MakeHostSum(std::move(sum), shard));
+}
+
+void ShmCollectives::Reshard(int slot, int reshard_slot, int group, int64_t bytes) {
+  const int64_t part = bytes / group;
+  std::memcpy(ReshardSlot(reshard_slot),
+              static_cast<char*>(Unsharded(slot)) + options_.group.index % group * part, part);
+}
+
+absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                                          char* whole) {
+  const int64_t bytes = shard.bytes();
+  if (group_size() == 1) {  // a slot of a narrower dtype may be shorter than the one shard
+    if (whole != nullptr) std::memcpy(whole, shard.data, bytes);
     return absl::OkStatus();
   }
   TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
   TESSERA_RETURN_IF_ERROR(acquired.Wait());
   const uint64_t tag = Issue(Kind::kGatherShards, unit);
   const int slot = sync_.gradient_slot(gradient_slot);
-  std::memcpy(Gradient(gradient_slot), shard, bytes);
-  sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
+  std::memcpy(Gradient(gradient_slot), shard.data, bytes);
+  sync_.Announce(Own(slot).entered, tenancy_[slot]);
   TESSERA_RETURN_IF_ERROR(
       Start(std::make_shared<ArriveOperation>(this, tag, slot, tenancy_[slot])).Wait());
-  for (int rank = 0; whole != nullptr && rank < sync_.size(); ++rank) {
-    std::memcpy(whole + rank * shard_numel, GradientOf(rank, gradient_slot), bytes);
+  for (int index = 0; whole != nullptr && index < group_size(); ++index) {
+    std::memcpy(whole + index * bytes, GradientOf(group_start_ + index, gradient_slot), bytes);
   }
-  sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
+  sync_.Announce(Own(slot).left, tenancy_[slot]);
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_view payload,
-                                                                  absl::string_view what) {
-  if (payload.size() > kExchangeBytes)
-    return absl::InvalidArgumentError("an exchange of more than 128 bytes");
-  const uint64_t tag = Issue(Kind::kExchange, -1);
-  const uint64_t number = ++exchanged_;
-  // Two buffers are enough: nobody contributes to exchange n + 2 before everybody has read exchange
-  // n.
-  RankControl& own = sync_.record(sync_.index());
-  std::memcpy(own.exchange[number % 2], payload.data(), payload.size());
-  faults_.Hit("barrier");
-  sync_.Announce(own.exchanged, number);
-  auto arrived = [&](int rank) {
-    return sync_.record(rank).exchanged.load(std::memory_order_acquire) >= number;
-  };
-  auto missing = [&] {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < sync_.size(); ++rank) {
-      if (!arrived(rank)) ranks.push_back(sync_.RankOf(rank));
-    }
-    return ranks;
-  };
-  TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
-      [&]() -> absl::StatusOr<bool> {
-        AdvancePending();
-        for (int rank = 0; rank < sync_.size(); ++rank) {
-          if (arrived(rank)) continue;
-          TESSERA_RETURN_IF_ERROR(CheckAgreement(tag));
-          return false;
-        }
-        return true;
-      },
-      [&] { return std::string(what); }, missing));
-  std::vector<std::string> payloads;
-  for (int rank = 0; rank < sync_.size(); ++rank) {
-    payloads.emplace_back(sync_.record(rank).exchange[number % 2], payload.size());
-  }
-  return payloads;
 }
 
 }  // namespace tessera

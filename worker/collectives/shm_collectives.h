@@ -12,11 +12,14 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
+#include "worker/collectives/cpu_kernels.h"
 #include "worker/collectives/host_sync.h"
+#include "worker/collectives/host_turns.h"
 #include "worker/fault_points.h"
 
 namespace tessera {
@@ -24,14 +27,19 @@ namespace tessera {
 class ShmCollectives final : public Collectives {
  public:
   struct Options {
-    Group group;  // all on this host
+    // On this host, which has as many ranks as `sync` says: whole shard groups, one after the
+    // other.
+    Group group;
     HostSync::Options sync;
-    // The host's unsharded and gradient files, mapped, and their slots. `memory` keeps them (and
-    // the control file) mapped.
+    // The group's part of the host's unsharded file and the host's gradient file, mapped, and their
+    // slots. `memory` keeps them (and the control file) mapped.
     char* unsharded = nullptr;
     char* gradients = nullptr;
     v1::Layout layout;  // slots and gradient_stride_bytes
     std::shared_ptr<void> memory;
+    // Between the ranks of equal local rank on the job's hosts; null where there is one. The
+    // collectives close them.
+    std::shared_ptr<HostTurns> hosts;
     // By unit index, for errors.
     std::vector<std::string> unit_names;
     FaultPoints* faults = nullptr;
@@ -51,21 +59,27 @@ class ShmCollectives final : public Collectives {
                             Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
-  absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
-                            float* whole) override;
+  absl::StatusOr<Event> SumReplicas(int unit, int gradient_slot, const ShardSpan& shard,
+                                    Stream* stream) override;
+  void Reshard(int slot, int reshard_slot, int group, int64_t bytes) override;
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                            char* whole) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override;
   absl::Status Progress() override;
-  void Abort(const absl::Status& status) override { sync_.Abort(status); }
-  void Interrupt(const absl::Status& status) override { sync_.Interrupt(status); }
+  void Abort(const absl::Status& status) override;
+  void Interrupt(const absl::Status& status) override;
 
  private:
-  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4 };
+  enum class Kind { kUnshard = 1, kReduce = 2, kExchange = 3, kGatherShards = 4, kSumReplicas = 5 };
   class Operation;
   class AllGatherOperation;
   class ArriveOperation;
   class AcquireOperation;
   class ReduceOperation;
+  class SumReplicasOperation;
+  class HostReduceOperation;
+  class HostSumOperation;
 
   Event Start(std::shared_ptr<Operation> operation);
   void AdvancePending();
@@ -79,13 +93,32 @@ class ShmCollectives final : public Collectives {
   std::vector<int> Below(int slot, bool left, uint64_t tenancy) const;
   bool Resident() const { return options_.layout.unshard_mode() == v1::RESIDENT; }
   bool AllReached(int slot, bool left, uint64_t tenancy) const;
+  // Local ranks that use a slot: of the shard group for an unsharded one, all for a gradient slot,
+  // which all groups may read. [first, end)
+  std::pair<int, int> UsersOf(int slot) const;
+  int group_size() const { return static_cast<int>(options_.group.ranks.size()); }
+  char* ReshardSlot(int reshard_slot) const;
+  SlotControl& Own(int slot) const { return sync_.slot(sync_.index(), slot); }
   const char* GradientOf(int local_rank, int gradient_slot) const;
+
+  DivideFactors DivideOf(const ReduceScatterOp& op) const;
+  std::shared_ptr<Operation> MakeReduce(uint64_t tag, const ReduceScatterOp& op,
+                                        const DivideFactors& divide, OpTiming* timing);
+
+  // shm_hosts.cc: what goes between hosts. OK where there is one.
+  absl::Status CheckHosts() const;
+  std::shared_ptr<Operation> MakeHostReduce(uint64_t tag, const ReduceScatterOp& op,
+                                            OpTiming* timing);
+  std::shared_ptr<Operation> MakeHostSum(std::shared_ptr<Operation> local, const ShardSpan& shard);
+  absl::StatusOr<std::vector<std::string>> GatherHosts(const std::vector<std::string>& own,
+                                                       int64_t turn, absl::string_view what);
 
   const Options options_;
   HostSync sync_;
   FaultPoints no_faults_;
   FaultPoints& faults_;
   std::vector<uint64_t> tenancy_;         // by slot: unsharded slots, then gradient slots
+  const int group_start_;                 // local rank of the shard group's first
   const std::vector<int> resident_slot_;  // by unit; -1: it takes turns with others
   uint64_t issued_ = 0;
   uint64_t exchanged_ = 0;

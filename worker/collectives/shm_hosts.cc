@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/dtype.h"
 #include "common/status_macros.h"
 #include "worker/collectives/cpu_kernels.h"
@@ -24,31 +26,38 @@ DType SumDType(const ReduceScatterOp& op) {
 // then is divided and rounded.
 class ShmCollectives::HostReduceOperation final : public Operation {
  public:
-  HostReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op, int slot,
-                      uint64_t tenancy, OpTiming* timing)
+  HostReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op,
+                      OpTiming* timing)
       : Operation(owner, tag),
         hosts_(*owner->options_.hosts),
         turn_(hosts_.Issue()),
         op_(op),
         divide_(owner->DivideOf(op)),
-        local_op_(op) {
-    local_op_.shard = {hosts_.staging(), op.shard.numel, SumDType(op)};
-    local_op_.reduce_dtype = SumDType(op);
-    local_op_.accumulate = false;
-    local_ = owner->MakeReduce(tag, local_op_, {.before = divide_.before}, slot, tenancy, timing);
+        sum_{hosts_.staging(), op.shard.numel, SumDType(op)} {
+    ReduceScatterOp local = op;
+    local.shard = sum_;
+    local.reduce_dtype = sum_.dtype;
+    local.accumulate = false;
+    local_ = owner->MakeReduce(tag, local, {.before = divide_.before, .after = 1}, timing);
   }
 
   bool Advance() override {
-    // The staging is the operation's whose turn it is.
+    // The staging belongs to the operation whose turn it is.
     if (!hosts_.Reached(turn_)) return false;
     if (!started_) {
       if (!local_->Advance()) return false;
-      hosts_.StartSum(op_.shard.numel, SumDType(op_), What());
+      hosts_.StartSum(sum_.numel, sum_.dtype, What());
       started_ = true;
     }
     if (!hosts_.Passed()) return false;
-    local_op_.accumulate = op_.accumulate;
-    owner_->Finish({.before = 1, .after = divide_.after}, local_op_.shard, op_);
+    const void* const sum = sum_.data;
+    ReduceSlice({&sum, 1}, sum_.numel,
+                {.gradient_dtype = sum_.dtype,
+                 .reduce_dtype = op_.reduce_dtype,
+                 .divide = {.before = 1, .after = divide_.after},
+                 .accumulate = op_.accumulate,
+                 .group = 0},
+                op_.shard.as<float>().data());
     hosts_.End();
     return true;
   }
@@ -62,8 +71,8 @@ class ShmCollectives::HostReduceOperation final : public Operation {
   const int64_t turn_;
   const ReduceScatterOp op_;
   const DivideFactors divide_;
-  ReduceScatterOp local_op_;
-  std::shared_ptr<Operation> local_;
+  const ShardSpan sum_;
+  std::shared_ptr<Operation> local_;  // the sum over this host
   bool started_ = false;
 };
 
@@ -102,3 +111,71 @@ class ShmCollectives::HostSumOperation final : public Operation {
   const ShardSpan shard_;
   bool summed_ = false, started_ = false;
 };
+
+std::shared_ptr<ShmCollectives::Operation> ShmCollectives::MakeHostReduce(uint64_t tag,
+                                                                          const ReduceScatterOp& op,
+                                                                          OpTiming* timing) {
+  return std::make_shared<HostReduceOperation>(this, tag, op, timing);
+}
+
+std::shared_ptr<ShmCollectives::Operation> ShmCollectives::MakeHostSum(
+    std::shared_ptr<Operation> local, const ShardSpan& shard) {
+  return std::make_shared<HostSumOperation>(this, std::move(local), shard);
+}
+
+absl::Status ShmCollectives::CheckHosts() const {
+  return options_.hosts == nullptr ? absl::OkStatus() : options_.hosts->Check();
+}
+
+void ShmCollectives::Abort(const absl::Status& status) {
+  sync_.Abort(status);
+  if (options_.hosts != nullptr) options_.hosts->Abort(status);
+}
+
+void ShmCollectives::Interrupt(const absl::Status& status) {
+  sync_.Interrupt(status);
+  if (options_.hosts != nullptr) options_.hosts->Abort(status);
+}
+
+absl::StatusOr<std::vector<std::string>> ShmCollectives::GatherHosts(
+    const std::vector<std::string>& own, int64_t turn, absl::string_view what) {
+  HostTurns& hosts = *options_.hosts;
+  bool started = false;
+  const auto passed = [&]() -> absl::StatusOr<bool> {
+    AdvancePending();
+    if (!started && hosts.Reached(turn)) {
+      hosts.StartGather(absl::StrJoin(own, ""), what);
+      started = true;
+    }
+    if (started && hosts.Passed()) return true;
+    TESSERA_RETURN_IF_ERROR(hosts.Check());
+    return false;
+  };
+  // Other hosts' ranks are missed by the links. Before that, what is pending has its turn.
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (const std::shared_ptr<Operation>& operation : pending_) {
+      if (!ranks.empty() || started) break;
+      ranks = operation->Missing();
+    }
+    return ranks;
+  };
+  TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
+      passed, [&] { return std::string(what); }, missing));
+  const std::vector<std::string> gathered = hosts.TakeGathered();
+  hosts.End();
+  const size_t bytes = own.front().size();
+  std::vector<std::string> payloads;
+  for (const std::string& of_host : gathered) {
+    if (of_host.size() != bytes * own.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": a host's ranks sent ", of_host.size(), " bytes, this one's ",
+                       bytes * own.size(), "; are the hosts' programs of one build?"));
+    }
+    for (size_t rank = 0; rank < own.size(); ++rank)
+      payloads.push_back(of_host.substr(rank * bytes, bytes));
+  }
+  return payloads;
+}
+
+}  // namespace tessera

@@ -161,10 +161,10 @@ void PlaceAllSlots(const v1::Plan& plan, const v1::MemorySpec& memory, v1::Layou
 }
 
 // A rank's slice of a unit's gradients, summed over its host in the dtype that sums are added in,
-// and what arrives from other hosts.
+// and what arrives from other hosts. Shard groups over several hosts do not run yet.
 int64_t HostStagingBytesOf(const v1::Plan& plan, const v1::Layout& layout) {
-  const int64_t hosts = MeshOf(layout).Hosts();
-  if (hosts == 1) return 0;
+  const Mesh mesh = MeshOf(layout);
+  if (mesh.Hosts() == 1 || !mesh.GroupsShareMemory()) return 0;
   int64_t slice = 0;
   for (int i = 0; i < plan.units_size(); ++i) {
     const v1::Unit& unit = plan.units(i);
@@ -173,7 +173,7 @@ int64_t HostStagingBytesOf(const v1::Plan& plan, const v1::Layout& layout) {
     const v1::DType sum = wide ? v1::FLOAT64 : v1::FLOAT32;
     slice = std::max(slice, layout.units(i).shard_numel() * DTypeBytes(sum));
   }
-  return HostLinkStagingBytes(hosts) + slice;
+  return HostLinkStagingBytes(mesh.Hosts()) + slice;
 }
 
 // Where gradients have to be cast before they are reduced, which within a host of CPUs needs no

@@ -71,7 +71,7 @@ class HostLinks {
   virtual Ticket StartSum(absl::Span<double> values, absl::string_view what) = 0;
 
   // Gives every host every host's `payload`, in host order. `payload` is at most
-  // Options.gather_bytes long.
+  // Options.gather_bytes long, and `what` for this rank's errors alone.
   virtual Ticket StartGather(std::string payload, absl::string_view what) = 0;
 
   // Whether the operation has passed. Never waits. Errors: those of the links, which come once

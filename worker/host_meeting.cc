@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/control_file.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
@@ -17,6 +18,10 @@ namespace {
 
 // The coordinator ends a fetch at timeouts.collective and says who is missing; this leaves it time.
 constexpr absl::Duration kAnswerTime = absl::Seconds(5);
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
 
 // The end of the rank's part of the gradient file: first what the links take, then the sums.
 absl::Span<char> StagingOf(const v1::AgentHello& hello, absl::Span<char> gradients) {
@@ -50,8 +55,7 @@ HostLinks::Options OptionsOf(const v1::AgentHello& hello, absl::Span<char> gradi
   options.gather_bytes = assignment.local_world_size() * int64_t{kExchangeBytes};
   options.staging =
       StagingOf(hello, gradients).first(HostLinks::StagingBytes(hello.host_names_size()));
-  const google::protobuf::Duration& collective = hello.spec().timeouts().collective();
-  options.timeout = absl::Seconds(collective.seconds()) + absl::Nanoseconds(collective.nanos());
+  options.timeout = FromProto(hello.spec().timeouts().collective());
   return options;
 }
 
@@ -69,6 +73,7 @@ absl::StatusOr<std::unique_ptr<HostLinks>> MeetHosts(const v1::AgentHello& hello
   const HostLinks::Options options = OptionsOf(hello, gradients);
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GlooHostListener> listener,
                            GlooHostListener::Listen(options));
+  const absl::Time form_by = Clock::Real()->Now() + FromProto(hello.spec().timeouts().form());
   std::vector<std::string> addresses(options.ranks.size());
   addresses[options.host] = listener->addresses();
   auto publish = RequestOf<v1::PublishCommunicatorIdsRequest>(hello, options.ranks[options.host]);
@@ -77,8 +82,12 @@ absl::StatusOr<std::unique_ptr<HostLinks>> MeetHosts(const v1::AgentHello& hello
   for (size_t host = 0; host < options.ranks.size(); ++host) {
     const int peer = options.ranks[host];
     if (peer == hello.assignment().rank()) continue;
-    absl::StatusOr<v1::CommunicatorIds> ids = membership->FetchCommunicatorIds(
-        RequestOf<v1::FetchCommunicatorIdsRequest>(hello, peer), options.timeout + kAnswerTime);
+    absl::StatusOr<v1::CommunicatorIds> ids;
+    // Ranks start as long as timeouts.form allows; a fetch waits timeouts.collective.
+    do {
+      ids = membership->FetchCommunicatorIds(
+          RequestOf<v1::FetchCommunicatorIdsRequest>(hello, peer), options.timeout + kAnswerTime);
+    } while (absl::IsDeadlineExceeded(ids.status()) && Clock::Real()->Now() < form_by);
     if (absl::IsDeadlineExceeded(ids.status())) {
       return BlameRank(
           Annotate(ids.status(), absl::StrCat("rank ", peer, " on host ", options.host_names[host],

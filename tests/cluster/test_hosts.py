@@ -241,7 +241,7 @@ def test_a_host_that_is_killed_is_named(network):
 
 
 def test_a_host_that_is_cut_off_is_named(network):
-    spec = {**ENDLESS_JOB, "mesh": HYBRID, "timeouts": {"lease": "3s", "heartbeat": "500ms"}}
+    spec = {**ENDLESS_JOB, "mesh": HYBRID, "timeouts": {"lease": "3s", "heartbeat": "0.5s"}}
     job = Job(network, spec)
     job.watch.wait_for_line("step ", timeout=2 * PATIENCE)
     network.inside("b", "link", "set", "control", "down")

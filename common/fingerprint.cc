@@ -98,6 +98,8 @@ std::string LayoutText(const v1::Layout& header,
   // What jobs of one host and one strategy do not have, so that they keep their fingerprints.
   if (header.local_world_size() != 0)
     absl::StrAppend(&text, "local_world_size ", header.local_world_size(), "\n");
+  if (header.device() != v1::CUDA && header.staging_bytes() != 0)
+    absl::StrAppend(&text, "staging_bytes ", header.staging_bytes(), "\n");
   if (header.reshard_group() != 0)
     absl::StrAppend(&text, "reshard_group ", header.reshard_group(), "\n");
   if (header.reshard_root()) absl::StrAppend(&text, "reshard_root\n");

@@ -114,6 +114,10 @@ TEST(FingerprintTest, AGpusLayoutSaysSoAndACpusIsAsEver) {
   std::string gpu = cpu;
   gpu.insert(gpu.find("rank_file"), "device CUDA\nstaging_bytes 512\n");
   EXPECT_EQ(LayoutText(layout, layout.units()), gpu);
+  layout.set_device(v1::CPU);
+  std::string several_hosts = cpu;
+  several_hosts.insert(several_hosts.find("rank_file"), "staging_bytes 512\n");
+  EXPECT_EQ(LayoutText(layout, layout.units()), several_hosts);
 }
 
 TEST(FingerprintTest, WorkerGetsTheSameFromHeaderAndUnits) {

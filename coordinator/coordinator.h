@@ -8,8 +8,9 @@
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
-// the pool that is large enough and runs what the workload asks for. A job runs on one host. What
-// breaks a generation fails the job; verdict.h says whom it blames.
+// the pool that is large enough and runs what the workload asks for. A job runs on one host, or on
+// as many as its ranks take at mesh.local_world_size each; it forms once enough of them are there.
+// What breaks a generation fails the job; verdict.h says whom it blames.
 //
 // Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with it.
 //
@@ -120,10 +121,15 @@ class Coordinator {
   // coordinator_forming.cc
   void MatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MatchJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReserveLocked(JobEntry& job, MemberId host, int world_size)
+  bool MatchHostLocked(JobEntry& job, const std::vector<MemberId>& bound)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FormLocked(JobEntry& job, MemberId host, std::shared_ptr<const PlannedJob> planned)
+  void MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                  std::shared_ptr<const PlannedJob> planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string HostAttendanceLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
@@ -134,7 +140,7 @@ class Coordinator {
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_draft.cc
-  void FormDraftLocked(JobEntry& job, MemberId host, int world_size)
+  void FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<SharedDraft>> FindDraft(const v1::AnnounceModuleRequest& of);
   void Built(const v1::AnnounceModuleRequest& of, bool finished, bool complete);

@@ -29,31 +29,39 @@ absl::StatusOr<Sealed> Plan(SharedDraft& shared, int world_size) {
 
 }  // namespace
 
-void Coordinator::FormDraftLocked(JobEntry& job, MemberId host, int world_size) {
+void Coordinator::FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                  int world_size) {
   const std::string& name = job.lifecycle.proto().name();
   const int64_t generation =
-      members_.Form(name, host, world_size, ToDuration(job.spec->timeouts().lease()));
+      members_.Form(name, hosts, world_size, ToDuration(job.spec->timeouts().lease()));
   job.draft = std::make_shared<SharedDraft>(*job.spec, world_size);
   job.built.assign(world_size, members_.now());
   job.lifecycle.SetGeneration(generation, world_size);
-  job.lifecycle.SetReason(absl::StrCat("host ", members_.FindHost(host)->name, " starts ",
-                                       world_size, " workers, which build the model"));
+  job.lifecycle.SetReason(absl::StrCat(
+      members_.FindGeneration(name)->MissingOn(RankMember::State::kJoined),
+      hosts.size() == 1 ? " starts " : " start ", world_size, " workers, which build the model"));
   ChangedLocked(job);
+  const int local = world_size / static_cast<int>(hosts.size());
   v1::AttendResponse message;
   v1::FormHost& form = *message.mutable_form_host();
   form.set_job(name);
   form.set_generation(generation);
   *form.mutable_spec() = *job.spec;
   form.set_draft(true);
-  for (int rank = 0; rank < world_size; ++rank) {
-    v1::Assignment* assignment = form.add_assignments();
-    assignment->set_job(name);
-    assignment->set_generation(generation);
-    assignment->set_rank(rank);
-    assignment->set_world_size(world_size);
-    assignment->set_local_world_size(world_size);
+  for (int host = 0; host < static_cast<int>(hosts.size()); ++host) {
+    form.set_host(host);
+    form.clear_assignments();
+    for (int rank = host * local; rank < (host + 1) * local; ++rank) {
+      v1::Assignment* assignment = form.add_assignments();
+      assignment->set_job(name);
+      assignment->set_generation(generation);
+      assignment->set_rank(rank);
+      assignment->set_world_size(world_size);
+      assignment->set_local_rank_start(host * local);
+      assignment->set_local_world_size(local);
+    }
+    SendLocked(hosts[host], message);
   }
-  SendLocked(host, std::move(message));
 }
 
 absl::StatusOr<std::shared_ptr<SharedDraft>> Coordinator::FindDraft(
@@ -146,12 +154,13 @@ void Coordinator::CheckDraftDeadlineLocked(JobEntry& job) {
     if (members_.now() < job.built[rank] + form) continue;
     const Generation* generation = members_.FindGeneration(job.lifecycle.proto().name());
     return FailLocked(
-        job, {absl::StatusCode::kDeadlineExceeded,
-              absl::StrCat("rank ", rank, " on host ", generation->host_name,
-                           " has announced no module for ", absl::FormatDuration(form),
-                           " and has not wrapped the root; see what its program does, or raise "
-                           "timeouts.form"),
-              static_cast<int>(rank)});
+        job,
+        {absl::StatusCode::kDeadlineExceeded,
+         absl::StrCat("rank ", rank, " on host ", generation->HostOf(static_cast<int>(rank)).name,
+                      " has announced no module for ", absl::FormatDuration(form),
+                      " and has not wrapped the root; see what its program does, or raise "
+                      "timeouts.form"),
+         static_cast<int>(rank)});
   }
 }
 

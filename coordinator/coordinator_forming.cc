@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/job_planner.h"
 #include "coordinator/proto_time.h"
+#include "coordinator/runnable_hosts.h"
 
 namespace tessera {
 namespace {
@@ -34,27 +36,56 @@ void Coordinator::MatchJobLocked(JobEntry& job) {
   const std::string& name = job.lifecycle.proto().name();
   RefuseWrongProgramsLocked(job);
   const std::vector<MemberId> bound = members_.Waiting(name);
+  if (RanksOfHost(*job.spec) > 0) {
+    MatchHostsLocked(job, bound.empty() ? members_.Pool() : bound);
+  } else if (!MatchHostLocked(job, bound)) {
+    return;
+  }
+  if (bound.empty() || !job.reserved) return;
+  // Where the job has taken its hosts, others that are bound to it have no place.
+  MemberId taken = 0;
+  for (const MemberId id : bound) {
+    if (taken == 0 && members_.FindHost(id)->job == name) taken = id;
+  }
+  for (const MemberId id : members_.Waiting(name)) {
+    const Blame refusal = SecondHostLocked(job, taken, members_.FindHost(id)->name);
+    members_.Remove(id);
+    CloseLocked(id, WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
+  }
+}
+
+// The oldest host that is large enough. False: the job has ended, or its own host is too small.
+bool Coordinator::MatchHostLocked(JobEntry& job, const std::vector<MemberId>& bound) {
   const bool from_pool = bound.empty();
   for (const MemberId id : from_pool ? members_.Pool() : bound) {
     const HostMember& host = *members_.FindHost(id);
     if (!CheckProgram(job, host.program).ok()) continue;
     const int world_size = ChooseWorldSize(*job.spec, host.local_workers);
     if (world_size > 0) {
-      ReserveLocked(job, id, world_size);
-      break;
+      ReserveLocked(job, {id}, world_size);
+      return true;
     }
     if (from_pool) continue;
-    // The job's own host is too small. With one more it would do, but for the data path.
+    // Together they might do, but the job says that it has one host.
     if (bound.size() > 1)
       FailLocked(job, SecondHostLocked(job, bound[0], members_.FindHost(bound[1])->name));
-    return;
+    return false;
   }
-  if (from_pool || !job.reserved) return;
-  for (size_t i = 1; i < bound.size(); ++i) {
-    const Blame refusal = SecondHostLocked(job, bound[0], members_.FindHost(bound[i])->name);
-    members_.Remove(bound[i]);
-    CloseLocked(bound[i], WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
+  return true;
+}
+
+// The oldest of those that are large enough, as soon as they are enough.
+void Coordinator::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered) {
+  const int local = RanksOfHost(*job.spec);
+  std::vector<MemberId> hosts;
+  for (const MemberId id : offered) {
+    const HostMember& host = *members_.FindHost(id);
+    if (CheckProgram(job, host.program).ok() && host.local_workers >= local) hosts.push_back(id);
   }
+  const int world_size = ChooseWorldSize(*job.spec, static_cast<int>(hosts.size()) * local);
+  if (world_size == 0) return;
+  hosts.resize(world_size / local);
+  ReserveLocked(job, hosts, world_size);
 }
 
 absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& program) {
@@ -87,22 +118,30 @@ void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
 Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
                                     const std::string& second) {
   const HostMember* host = members_.FindHost(first);
+  const std::string there = absl::StrCat("job ", job.lifecycle.proto().name(), " is on host ",
+                                         host == nullptr ? "?" : host->name);
   return {absl::StatusCode::kFailedPrecondition,
-          absl::StrCat("job ", job.lifecycle.proto().name(), " is on host ",
-                       host == nullptr ? "?" : host->name, " and cannot have host ", second,
-                       " too: there is no data path between hosts yet; start one agent with "
-                       "--local_workers of at least ",
-                       job.spec->mesh().min_workers()),
+          RanksOfHost(*job.spec) > 0
+              ? absl::StrCat(there, " and has all its hosts; there is no place for host ", second)
+              : absl::StrCat(there, " and cannot have host ", second,
+                             " too: mesh.local_world_size, the ranks of each host, says that all "
+                             "are on one; set it, or start one agent with --local_workers of at "
+                             "least ",
+                             job.spec->mesh().min_workers()),
           std::nullopt};
 }
 
-void Coordinator::ReserveLocked(JobEntry& job, MemberId host, int world_size) {
+void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size) {
   job.reserved = true;
-  members_.Reserve(host, job.lifecycle.proto().name());
-  if (job.lifecycle.state() == v1::DRAFT) return FormDraftLocked(job, host, world_size);
-  LaterLocked([this, id = job.id, host, world_size, spec = job.spec, planned = job.planned] {
+  for (const MemberId host : hosts) members_.Reserve(host, job.lifecycle.proto().name());
+  if (job.lifecycle.state() == v1::DRAFT) return FormDraftLocked(job, hosts, world_size);
+  LaterLocked([this, id = job.id, hosts, world_size, spec = job.spec, planned = job.planned] {
     absl::StatusOr<std::shared_ptr<const PlannedJob>> layout = planned;
     if (planned->world_size() != world_size) layout = PlannedJob::Create(*spec, world_size);
+    if (layout.ok()) {
+      if (absl::Status status = CheckRunnable(*spec, (*layout)->planned()); !status.ok())
+        layout = status;
+    }
     MutexLock lock(mutex_);
     const auto found = live_.find(id);
     if (found == live_.end()) return;
@@ -110,26 +149,33 @@ void Coordinator::ReserveLocked(JobEntry& job, MemberId host, int world_size) {
     if (!layout.ok()) {
       FailLocked(job, {layout.status().code(), std::string(layout.status().message()), {}});
     } else {
-      FormLocked(job, host, *std::move(layout));
+      FormLocked(job, hosts, *std::move(layout));
     }
   });
 }
 
-void Coordinator::FormLocked(JobEntry& job, MemberId host,
+void Coordinator::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
                              std::shared_ptr<const PlannedJob> planned) {
-  const HostMember* member = members_.FindHost(host);
-  if (member == nullptr) {
-    // It went while its layout was made.
+  std::vector<std::string> names;
+  for (const MemberId host : hosts) {
+    const HostMember* member = members_.FindHost(host);
+    if (member != nullptr) names.push_back(member->name);
+  }
+  if (names.size() < hosts.size()) {
+    // One went while the layout was made: the others wait again.
+    for (const MemberId host : hosts) members_.Reserve(host, "");
     job.reserved = false;
     MatchJobLocked(job);
     return;
   }
   const int world_size = planned->world_size();
   job.planned = std::move(planned);
-  const int64_t generation = members_.Form(job.lifecycle.proto().name(), host, world_size,
+  const int64_t generation = members_.Form(job.lifecycle.proto().name(), hosts, world_size,
                                            ToDuration(job.spec->timeouts().lease()));
   job.lifecycle.SetGeneration(generation, world_size);
-  job.lifecycle.SetReason(absl::StrCat("host ", member->name, " starts ", world_size, " workers"));
+  job.lifecycle.SetReason(
+      absl::StrCat(names.size() == 1 ? "host " : "hosts ", absl::StrJoin(names, ", "),
+                   names.size() == 1 ? " starts " : " start ", world_size, " workers"));
   SendFormLocked(job);
 }
 
@@ -138,14 +184,36 @@ void Coordinator::SendFormLocked(JobEntry& job) {
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   ChangedLocked(job);
-  const auto sink = sinks_.find(generation.host);
-  if (sink == sinks_.end()) return;
-  LaterLocked(
-      [sink = sink->second, planned = job.planned, spec = job.spec, number = generation.number] {
-        v1::AttendResponse message;
-        *message.mutable_form_host() = planned->Form(*spec, number);
-        sink->Send(std::move(message));
-      });
+  std::vector<std::string> names;
+  for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
+  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
+    const auto sink = sinks_.find(generation.hosts[host].id);
+    if (sink == sinks_.end()) continue;
+    LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
+                 number = generation.number, host, names] {
+      v1::AttendResponse message;
+      *message.mutable_form_host() = planned->Form(*spec, number, host, names);
+      sink->Send(std::move(message));
+    });
+  }
+}
+
+// "1 of 2 hosts with 4 workers joined (host b offers 2)".
+std::string Coordinator::HostAttendanceLocked(const JobEntry& job) {
+  const int64_t local = RanksOfHost(*job.spec);
+  int there = 0;
+  std::vector<std::string> small;
+  for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
+    const HostMember& host = *members_.FindHost(id);
+    if (host.local_workers >= local) {
+      ++there;
+    } else {
+      small.push_back(absl::StrCat("host ", host.name, " offers ", host.local_workers));
+    }
+  }
+  return absl::StrCat(there, " of ", (job.spec->mesh().min_workers() + local - 1) / local,
+                      " hosts with ", local, " workers joined", small.empty() ? "" : " (",
+                      absl::StrJoin(small, ", "), small.empty() ? "" : ")");
 }
 
 void Coordinator::CheckDeadlineLocked(JobEntry& job) {
@@ -158,9 +226,16 @@ void Coordinator::CheckDeadlineLocked(JobEntry& job) {
   using State = RankMember::State;
   const Generation* generation = members_.FindGeneration(name);
   if (generation != nullptr && generation->live) {
-    blame.reason = absl::StrCat(job.all_joined ? Attendance(*generation, State::kReady, "are ready")
-                                               : Attendance(*generation, State::kJoined, "joined"),
-                                " after ", form, " on host ", generation->host_name);
+    blame.reason =
+        absl::StrCat(job.all_joined ? Attendance(*generation, State::kReady, "are ready")
+                                    : Attendance(*generation, State::kJoined, "joined"),
+                     " after ", form, " on ",
+                     generation->MissingOn(job.all_joined ? State::kReady : State::kJoined));
+  } else if (const int local = RanksOfHost(*job.spec); local > 0) {
+    blame.reason = absl::StrCat(HostAttendanceLocked(job), " after ", form,
+                                "; start tessera-worker --job=", name, " --local_workers=", local,
+                                job.spec->workload() == "attached" ? " -- PROGRAM" : "",
+                                " on each host in time, or raise timeouts.form");
   } else {
     // As if the host that waits, and is too small, had been taken.
     Generation wanted;

@@ -13,6 +13,7 @@
 #include "coordinator/explain.h"
 #include "coordinator/job_planner.h"
 #include "coordinator/proto_time.h"
+#include "coordinator/runnable_hosts.h"
 
 namespace tessera {
 namespace {
@@ -82,6 +83,18 @@ absl::StatusOr<std::optional<v1::Job>> Coordinator::CheckNewLocked(const std::st
   return std::optional<v1::Job>();
 }
 
+namespace {
+
+std::string WhatIsAwaited(const v1::JobSpec& spec) {
+  const int64_t workers = spec.mesh().min_workers();
+  const int64_t local = RanksOfHost(spec);
+  if (local == 0) return absl::StrCat("waits for a host with at least ", workers, " workers");
+  return absl::StrCat("waits for ", (workers + local - 1) / local, " hosts with at least ", local,
+                      " workers each");
+}
+
+}  // namespace
+
 absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& request) {
   TESSERA_ASSIGN_OR_RETURN(v1::JobSpec spec, ResolveJobSpec(request.spec()));
   const std::string name = spec.name();
@@ -104,8 +117,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     TESSERA_RETURN_IF_ERROR(lifecycle.Seal());
     TESSERA_RETURN_IF_ERROR(lifecycle.Form());
   }
-  lifecycle.SetReason(
-      absl::StrCat("waits for a host with at least ", spec.mesh().min_workers(), " workers"));
+  lifecycle.SetReason(WhatIsAwaited(spec));
 
   v1::Job created;
   {
@@ -292,7 +304,8 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
     }
     v1::Worker* worker = response.add_workers();
     worker->set_rank(rank);
-    worker->set_host_name(generation->host_name);
+    worker->set_host(generation->HostIndexOf(rank));
+    worker->set_host_name(generation->HostOf(rank).name);
     worker->set_pid(member.pid);
     worker->set_incarnation(member.incarnation);
     worker->set_state(StateName(member.state));

@@ -6,7 +6,9 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/job_planner.h"
 #include "coordinator/proto_time.h"
+#include "coordinator/runnable_hosts.h"
 
 namespace tessera {
 namespace {
@@ -91,7 +93,8 @@ absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
     TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
-    if (const std::vector<MemberId> there = members_.MembersOf(join.job()); !there.empty()) {
+    const std::vector<MemberId> there = members_.MembersOf(join.job());
+    if (!there.empty() && (job->reserved || RanksOfHost(*job->spec) == 0)) {
       const Blame refusal = SecondHostLocked(*job, there[0], join.host_name());
       // The host that is there is too small, or the job would be forming on it.
       if (!job->reserved) FailLocked(*job, refusal);
@@ -224,13 +227,14 @@ void Coordinator::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
   const Generation* generation = members_.FindGeneration(rank.job);
   const MemberId member = generation->ranks[rank.rank].id;
   const int world_size = static_cast<int>(generation->ranks.size());
+  const std::optional<int> blamed = BlamedRank(leave, world_size);
   const bool done = leave.code() == 0 && job != nullptr && job->lifecycle.state() == v1::RUNNING;
   if (done) members_.SetState(rank, State::kDone);
   members_.Remove(member);
   if (job == nullptr) return;
   if (!done) {
-    job->verdict.RankLeft(rank.rank, generation->host_name, ToStatus(leave),
-                          BlamedRank(leave, world_size), members_.now());
+    job->verdict.RankLeft(rank.rank, generation->HostOf(blamed.value_or(rank.rank)).name,
+                          ToStatus(leave), blamed, members_.now());
     return;
   }
   job->verdict.Done(rank.rank);
@@ -261,9 +265,10 @@ void Coordinator::LostLocked(MemberId member, bool expired) {
   const std::string name = known != nullptr ? known->job : rank->job;
   const Generation* generation = members_.FindGeneration(name);
   JobEntry* job = generation != nullptr && generation->live ? LiveLocked(name) : nullptr;
-  const bool blame_host = known != nullptr || (expired && members_.HostIsSilent(name));
+  const bool blame_host = known != nullptr || (expired && members_.HostIsSilent(*rank));
   if (job != nullptr && blame_host) {
-    const HostMember* host = known != nullptr ? known : members_.FindHost(generation->host);
+    const HostMember* host =
+        known != nullptr ? known : members_.FindHost(generation->HostOf(rank->rank).id);
     const std::string agent = absl::StrCat("its agent (pid ", host->pid, ") ");
     job->verdict.HostLost(
         host->name,
@@ -272,9 +277,10 @@ void Coordinator::LostLocked(MemberId member, bool expired) {
         members_.now());
   } else if (job != nullptr && expired) {
     const absl::Duration lease = generation->ranks[rank->rank].lease;
-    job->verdict.RankLeaseEnded(rank->rank, generation->host_name, lease, members_.now());
+    job->verdict.RankLeaseEnded(rank->rank, generation->HostOf(rank->rank).name, lease,
+                                members_.now());
   } else if (job != nullptr) {
-    job->verdict.RankBroke(rank->rank, generation->host_name, members_.now());
+    job->verdict.RankBroke(rank->rank, generation->HostOf(rank->rank).name, members_.now());
   }
   members_.Remove(member);
   if (expired)

@@ -3,6 +3,7 @@
 
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/mesh.h"
 #include "coordinator/proto_time.h"
 
 namespace tessera {
@@ -12,6 +13,15 @@ void Coordinator::BeginRendezvousLocked(const JobEntry& job, int64_t generation)
   std::vector<std::vector<int>> groups(layout.replica_count());
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     groups[rank / layout.shard_count()].push_back(rank);
+  }
+  // And one for each rank that others of equal local rank have to find.
+  const Mesh mesh = MeshOf(layout);
+  for (int rank = 0; mesh.Hosts() > 1 && rank < layout.world_size(); ++rank) {
+    std::vector<int>& ranks = groups.emplace_back();
+    for (int host = 0; host < mesh.Hosts(); ++host) {
+      const int peer = (rank + host * mesh.local_world_size) % layout.world_size();
+      ranks.push_back(peer);
+    }
   }
   rendezvous_.Begin(job.lifecycle.proto().name(), generation, std::move(groups));
 }

@@ -99,6 +99,7 @@ class HostForecaster {
         unsharded_(shared_ ? SumOf(layout.unsharded_slots()) : 0),
         unsharded_file_(shared_ ? RoundUp(UnshardedEnd(layout), kPageBytes) : 0),
         gradients_(shared_ ? GradientSlotBytes(layout) : 0),
+        staging_(shared_ ? layout.staging_bytes() : 0),
         resharded_(shared_ ? SumOf(layout.reshard_slots()) : 0) {}
 
   v1::HostForecast Make(int index) const {
@@ -110,6 +111,7 @@ class HostForecaster {
     host.set_shard_groups(groups);
     host.set_unsharded_bytes(groups * unsharded_);
     host.set_unsharded_gradient_bytes(ranks * gradients_);
+    host.set_staging_bytes(ranks * staging_);
     host.set_resharded_bytes(ranks * resharded_);
     host.set_control_bytes(
         ControlFileBytes(ranks, layout_.unsharded_slots_size(), layout_.gradient_slots_size()));
@@ -140,7 +142,7 @@ class HostForecaster {
   const bool shared_;
   // Of a shard group, of a rank.
   const int64_t unsharded_, unsharded_file_;
-  const int64_t gradients_, resharded_;
+  const int64_t gradients_, staging_, resharded_;
 };
 
 // What a rank has beside Tessera's memory.

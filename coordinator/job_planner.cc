@@ -13,6 +13,7 @@
 #include "coordinator/layout.h"
 #include "coordinator/plan_runnable.h"
 #include "coordinator/planner.h"
+#include "coordinator/runnable_hosts.h"
 #include "coordinator/runnable_mesh.h"
 
 namespace tessera {
@@ -109,10 +110,11 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size) {
 }
 
 int ChooseWorldSize(const v1::JobSpec& resolved, int available) {
+  const int multiple = std::max(1, RanksOfHost(resolved));
   const int64_t largest = std::min<int64_t>(available, resolved.mesh().max_workers());
   for (int64_t size = largest; size >= std::max<int64_t>(1, resolved.mesh().min_workers());
        --size) {
-    if (resolved.global_batch() % (size * resolved.micro_batches()) == 0)
+    if (size % multiple == 0 && resolved.global_batch() % (size * resolved.micro_batches()) == 0)
       return static_cast<int>(size);
   }
   return 0;
@@ -140,6 +142,7 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
   }
   if (gpt) TESSERA_RETURN_IF_ERROR(CheckGptDtypes(plan));
   TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));
+  TESSERA_RETURN_IF_ERROR(CheckHostsRunnable(resolved));
   // What will be built is checked when it is sealed.
   if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
   return CheckCheckpoint(resolved.checkpoint());
@@ -147,6 +150,7 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
 
 absl::Status CheckRunnable(const v1::JobSpec& resolved, const JobPlan& planned) {
   TESSERA_RETURN_IF_ERROR(CheckRunnable(resolved, planned.plan));
+  TESSERA_RETURN_IF_ERROR(CheckGroupsRunnable(planned.layout));
   if (resolved.workload() != "gpt") return absl::OkStatus();
   return CheckGptSlots(planned.plan, planned.layout);
 }

@@ -26,7 +26,8 @@ struct JobPlan {
 absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& resolved, int world_size);
 
 // The largest world size of at most `available` workers that the job may run at: within its mesh's
-// bounds, and dividing global_batch / micro_batches. 0: there is none.
+// bounds, a multiple of what each host has, and dividing global_batch / micro_batches. 0: there is
+// none.
 int ChooseWorldSize(const v1::JobSpec& resolved, int available);
 
 // Refuses what can be planned and not yet run. INVALID_ARGUMENT: Field(status) says which field,

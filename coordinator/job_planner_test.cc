@@ -250,7 +250,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(spec), "model", "drop spec and file"},
   };
   cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
-  cases.emplace_back(Job(R"(,"mesh":{"local_world_size":1})"), "mesh.local_world_size", "give 0");
   cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
   cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
                      "give none");

@@ -6,6 +6,7 @@
 #include "absl/functional/function_ref.h"
 #include "common/control_file.h"
 #include "common/dtype.h"
+#include "common/host_staging.h"
 #include "coordinator/layout.h"
 #include "coordinator/mesh.h"
 
@@ -153,11 +154,30 @@ void PlaceAllSlots(const v1::Plan& plan, const v1::MemorySpec& memory, v1::Layou
   if (memory.accumulate_unsynchronized()) PlaceAccumulated(plan, layout);
   // Of a file; a GPU's slots are in none.
   if (layout->device() != v1::CUDA) {
-    layout->set_gradient_stride_bytes(RoundUp(RankPartEnd(*layout), kPageBytes));
+    layout->set_staging_bytes(HostStagingBytesOf(plan, *layout));
+    layout->set_gradient_stride_bytes(RoundUp(RankPartEnd(*layout), kPageBytes) +
+                                      RoundUp(layout->staging_bytes(), kPageBytes));
   }
 }
 
-// Where gradients have to be cast before they are reduced, which on CPUs needs no memory.
+// A rank's slice of a unit's gradients, summed over its host in the dtype that sums are added in,
+// and what arrives from other hosts. Shard groups over several hosts do not run yet.
+int64_t HostStagingBytesOf(const v1::Plan& plan, const v1::Layout& layout) {
+  const Mesh mesh = MeshOf(layout);
+  if (mesh.Hosts() == 1 || !mesh.GroupsShareMemory()) return 0;
+  int64_t slice = 0;
+  for (int i = 0; i < plan.units_size(); ++i) {
+    const v1::Unit& unit = plan.units(i);
+    if (!IsTrained(unit)) continue;
+    const bool wide = unit.reduce_dtype() == v1::FLOAT64 || unit.param_dtype() == v1::FLOAT64;
+    const v1::DType sum = wide ? v1::FLOAT64 : v1::FLOAT32;
+    slice = std::max(slice, layout.units(i).shard_numel() * DTypeBytes(sum));
+  }
+  return HostLinkStagingBytes(mesh.Hosts()) + slice;
+}
+
+// Where gradients have to be cast before they are reduced, which within a host of CPUs needs no
+// memory.
 int64_t StagingBytesOf(const v1::Plan& plan, const v1::MemorySpec& memory,
                        const v1::Layout& layout) {
   int64_t bytes = 0;

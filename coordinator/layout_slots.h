@@ -27,6 +27,9 @@ namespace tessera {
 // Set all slots and the stride. The layout's header and its units, with their levels, are there.
 void PlaceAllSlots(const v1::Plan& plan, const v1::MemorySpec& memory, v1::Layout* layout);
 
+// Layout.staging_bytes of a CPU's rank: where there are several hosts, the end of its part of the
+// gradient file.
+int64_t HostStagingBytesOf(const v1::Plan& plan, const v1::Layout& layout);
 // Layout.staging_bytes of a GPU.
 int64_t StagingBytesOf(const v1::Plan& plan, const v1::MemorySpec& memory,
                        const v1::Layout& layout);

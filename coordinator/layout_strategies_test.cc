@@ -263,6 +263,22 @@ TEST(LayoutStrategiesTest, WhatIsNewIsInTheFingerprint) {
   }
 }
 
+TEST(LayoutStrategiesTest, RanksOfSeveralHostsHaveStagingForSums) {
+  const auto lay = [](const std::string& mesh) {
+    return Lay(ThreeUnits(32, 40, 8), absl::StrCat(R"("mesh":{)", mesh, "}"), 4);
+  };
+  const v1::Layout one = lay(R"("strategy":"hybrid_shard","replicas":2)");
+  EXPECT_EQ(one.staging_bytes(), 0);
+  // 20 elements of "b" in float32, and two pieces that arrive.
+  const v1::Layout two = lay(R"("strategy":"hybrid_shard","local_world_size":2)");
+  EXPECT_EQ(two.staging_bytes(), 20 * 4 + 2 * 524'288);
+  EXPECT_EQ(two.gradient_stride_bytes(), one.gradient_stride_bytes() + 4096 + 2 * 524'288);
+  EXPECT_THAT(LayoutText(two, two.units()),
+              HasSubstr("\nlocal_world_size 2\nstaging_bytes 1048656\n"));
+  // A shard group over two hosts does not run.
+  EXPECT_EQ(lay(R"("local_world_size":2)").staging_bytes(), 0);
+}
+
 struct Shard {
   int64_t offset, numel, first, last;
   bool operator==(const Shard&) const = default;

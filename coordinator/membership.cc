@@ -46,6 +46,17 @@ std::string Generation::Missing(State state) const {
   return absl::StrCat(missing == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
 }
 
+std::string Generation::MissingOn(State state) const {
+  std::vector<std::string> names;
+  int last = -1;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    if (Reached(ranks[rank].state, state) || HostIndexOf(rank) == last) continue;
+    last = HostIndexOf(rank);
+    names.push_back(hosts[last].name);
+  }
+  return absl::StrCat(names.size() == 1 ? "host " : "hosts ", absl::StrJoin(names, ", "));
+}
+
 absl::Time Membership::Advance(absl::Time now) {
   if (last_clock_ == absl::InfinitePast()) {
     now_ = now;
@@ -85,15 +96,16 @@ void Membership::Reserve(MemberId host, const std::string& job) {
   if (found != hosts_.end()) found->second.job = job;
 }
 
-int64_t Membership::Form(const std::string& job, MemberId host, int world_size,
+int64_t Membership::Form(const std::string& job, const std::vector<MemberId>& hosts, int world_size,
                          absl::Duration lease) {
-  HostMember& member = hosts_.at(host);
-  member.job = job;
-  member.lease = std::max(member.lease, lease);
   Generation generation;
   generation.number = ++last_generation_[job];
-  generation.host = host;
-  generation.host_name = member.name;
+  for (const MemberId host : hosts) {
+    HostMember& member = hosts_.at(host);
+    member.job = job;
+    member.lease = std::max(member.lease, lease);
+    generation.hosts.push_back({host, member.name});
+  }
   generation.ranks.resize(world_size);
   generations_[job] = std::move(generation);
   return last_generation_[job];
@@ -110,7 +122,7 @@ absl::StatusOr<MemberId> Membership::AddRank(const v1::JoinRank& join, absl::Dur
   if (rank.state != State::kMissing) {
     return WithReason(absl::AbortedError(absl::StrCat("rank ", join.rank(), " of job ", join.job(),
                                                       " is held by process ", rank.pid, " on host ",
-                                                      generation.host_name)),
+                                                      generation.HostOf(join.rank()).name)),
                       "RANK_TAKEN");
   }
   rank.id = ++last_id_;
@@ -212,18 +224,20 @@ std::vector<MemberId> Membership::Expired() const {
   return expired;
 }
 
-bool Membership::HostIsSilent(const std::string& job) const {
-  const Generation* generation = FindGeneration(job);
+bool Membership::HostIsSilent(const RankId& rank) const {
+  const Generation* generation = FindGeneration(rank.job);
   if (generation == nullptr || !generation->live) return false;
-  const HostMember* host = FindHost(generation->host);
+  const HostMember* host = FindHost(generation->HostOf(rank.rank).id);
   return host != nullptr && now_ - host->heard >= host->lease / 2;
 }
 
 void Membership::Remove(MemberId id) {
   if (const auto host = hosts_.find(id); host != hosts_.end()) {
     const auto generation = generations_.find(host->second.job);
-    if (generation != generations_.end() && generation->second.host == id) {
-      generation->second.host = 0;
+    if (generation != generations_.end()) {
+      for (Generation::Host& of : generation->second.hosts) {
+        if (of.id == id) of.id = 0;
+      }
     }
     hosts_.erase(host);
     return;

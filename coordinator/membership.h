@@ -3,7 +3,7 @@
 //
 //   Membership members({});
 //   const MemberId agent = members.AddHost(join_host, lease);
-//   const int64_t generation = members.Form("gpt", agent, /*world_size=*/2, lease);
+//   const int64_t generation = members.Form("gpt", {agent}, /*world_size=*/2, lease);
 //   TESSERA_ASSIGN_OR_RETURN(const MemberId rank, members.AddRank(join_rank, lease));
 //   members.Advance(clock.Now());
 //   for (MemberId lost : members.Expired()) ...
@@ -13,8 +13,8 @@
 // tick. So the coordinator's own pause expires nobody's lease and no deadline. A lease is therefore
 // noticed up to two ticks late.
 //
-// A generation is one membership of a job: one host (there is no data path between hosts yet) and
-// world_size ranks. Numbers of a job name only grow, also over jobs that take the name again, so
+// A generation is one membership of a job: its hosts, each with the same number of ranks, which are
+// consecutive. Numbers of a job name only grow, also over jobs that take the name again, so
 // that a late worker of an old one is refused.
 //
 // A member is one attended stream. It stays until Remove, or until its job's generation ends and it
@@ -65,15 +65,24 @@ struct RankMember {
 };
 
 struct Generation {
+  struct Host {
+    MemberId id = 0;  // 0: gone
+    std::string name;
+  };
   int64_t number = 0;
   bool live = true;
-  MemberId host = 0;  // 0: gone
-  std::string host_name;
+  std::vector<Host> hosts;        // those of its ranks, in rank order
   std::vector<RankMember> ranks;  // by rank
+
+  int local_world_size() const { return static_cast<int>(ranks.size() / hosts.size()); }
+  int HostIndexOf(int rank) const { return rank / local_world_size(); }
+  const Host& HostOf(int rank) const { return hosts[HostIndexOf(rank)]; }
 
   int CountAtLeast(RankMember::State state) const;  // kDone counts as kReady, kGone as nothing
   // "ranks 0, 2-3": those that have not reached `state`.
   std::string Missing(RankMember::State state) const;
+  // "host a" or "hosts a, b": those of these ranks.
+  std::string MissingOn(RankMember::State state) const;
 };
 
 // Which rank of which job a member is.
@@ -101,9 +110,10 @@ class Membership {
   // A host stops waiting and serves `job`.
   void Reserve(MemberId host, const std::string& job);
 
-  // Begins a generation of the host's job: ranks 0 .. world_size-1 are missing. The host's lease
-  // becomes at least `lease`.
-  int64_t Form(const std::string& job, MemberId host, int world_size, absl::Duration lease);
+  // Begins a generation of the hosts' job: ranks 0 .. world_size-1 are missing, as many on each
+  // host. The hosts' leases become at least `lease`.
+  int64_t Form(const std::string& job, const std::vector<MemberId>& hosts, int world_size,
+               absl::Duration lease);
   // NOT_FOUND: no such rank. FAILED_PRECONDITION (STALE_GENERATION): not the live generation.
   // ABORTED (RANK_TAKEN): another process has, or had, the rank.
   absl::StatusOr<MemberId> AddRank(const v1::JoinRank& join, absl::Duration lease);
@@ -120,15 +130,15 @@ class Membership {
   const HostMember* FindHost(MemberId id) const;
   std::optional<RankId> FindRank(MemberId id) const;
   const Generation* FindGeneration(const std::string& job) const;
-  // Of the host that serves or will serve `job`, and its ranks that are there; the host first.
+  // The hosts that serve or will serve `job`, and its ranks that are there; the hosts first.
   std::vector<MemberId> MembersOf(const std::string& job) const;
 
   void Heard(MemberId id);
   // Members whose lease has ended; hosts first. They stay members until removed.
   std::vector<MemberId> Expired() const;
-  // True where the host of a live generation has been silent for half its lease or more: then its
-  // silent ranks are not to blame.
-  bool HostIsSilent(const std::string& job) const;
+  // True where the host of a rank of a live generation has been silent for half its lease or more:
+  // then its silent ranks are not to blame.
+  bool HostIsSilent(const RankId& rank) const;
 
   // The member's stream is over; its rank is kGone unless it was kDone.
   void Remove(MemberId id);

@@ -51,7 +51,7 @@ class MembershipTest : public ::testing::Test {
   // A host "node-a" that serves "gpt" with `world_size` ranks that have joined.
   void FormGpt(int world_size) {
     host_ = members_.AddHost(HostJoin("node-a", world_size, "gpt"), kLease);
-    generation_ = members_.Form("gpt", host_, world_size, kLease);
+    generation_ = members_.Form("gpt", {host_}, world_size, kLease);
     for (int rank = 0; rank < world_size; ++rank) {
       const auto member =
           members_.AddRank(RankJoin("gpt", generation_, rank, "i" + std::to_string(rank)), kLease);
@@ -84,7 +84,7 @@ TEST_F(MembershipTest, GenerationNumbersGoOnWhenANameIsUsedAgain) {
   members_.End("gpt");
   members_.Forget("gpt");
   const MemberId host = members_.AddHost(HostJoin("node-b", 1, "gpt"), kLease);
-  EXPECT_EQ(members_.Form("gpt", host, 1, kLease), 2);
+  EXPECT_EQ(members_.Form("gpt", {host}, 1, kLease), 2);
   // A worker of the first job, started late, does not get into the second.
   const auto late = members_.AddRank(RankJoin("gpt", 1, 0, "old"), kLease);
   EXPECT_EQ(late.status().code(), absl::StatusCode::kFailedPrecondition);
@@ -181,18 +181,18 @@ TEST_F(MembershipTest, AClockThatGoesBackIsIgnored) {
 TEST_F(MembershipTest, TheHostIsSilentAfterHalfItsLease) {
   FormGpt(1);
   Pass(absl::Milliseconds(2400));
-  EXPECT_FALSE(members_.HostIsSilent("gpt"));
+  EXPECT_FALSE(members_.HostIsSilent({"gpt", 0}));
   Pass(kTick);
-  EXPECT_TRUE(members_.HostIsSilent("gpt"));
+  EXPECT_TRUE(members_.HostIsSilent({"gpt", 0}));
   members_.Heard(host_);
-  EXPECT_FALSE(members_.HostIsSilent("gpt"));
+  EXPECT_FALSE(members_.HostIsSilent({"gpt", 0}));
 }
 
 TEST_F(MembershipTest, FormingRaisesTheHostsLease) {
   const MemberId host = members_.AddHost(HostJoin("node-a", 1, ""), absl::Seconds(5));
-  members_.Form("gpt", host, 1, absl::Seconds(20));
+  members_.Form("gpt", {host}, 1, absl::Seconds(20));
   EXPECT_EQ(members_.FindHost(host)->lease, absl::Seconds(20));
-  members_.Form("gpt", host, 1, absl::Seconds(1));
+  members_.Form("gpt", {host}, 1, absl::Seconds(1));
   EXPECT_EQ(members_.FindHost(host)->lease, absl::Seconds(20));
 }
 

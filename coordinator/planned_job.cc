@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
+#include "coordinator/mesh.h"
 
 namespace tessera {
 namespace {
@@ -116,14 +117,19 @@ absl::StatusOr<v1::ListPlanUnitsResponse> PlannedJob::Page(int page_size,
   return page;
 }
 
-v1::FormHost PlannedJob::Form(const v1::JobSpec& resolved, int64_t generation) const {
+v1::FormHost PlannedJob::Form(const v1::JobSpec& resolved, int64_t generation, int host,
+                              const std::vector<std::string>& host_names) const {
   v1::FormHost form;
   form.set_job(job_);
   form.set_generation(generation);
   *form.mutable_spec() = resolved;
   *form.mutable_layout() = layout_header_;
+  form.set_host(host);
+  if (host_names.size() > 1) form.mutable_host_names()->Add(host_names.begin(), host_names.end());
   const v1::Layout& layout = planned_.layout;
-  for (int rank = 0; rank < world_size(); ++rank) {
+  const Mesh mesh = MeshOf(layout);
+  const int first = host * mesh.local_world_size;
+  for (int rank = first; rank < first + mesh.RanksOf(host); ++rank) {
     v1::Assignment* assignment = form.add_assignments();
     assignment->set_job(job_);
     assignment->set_generation(generation);
@@ -131,21 +137,22 @@ v1::FormHost PlannedJob::Form(const v1::JobSpec& resolved, int64_t generation) c
     assignment->set_world_size(world_size());
     assignment->set_shard_index(rank % layout.shard_count());
     assignment->set_replica_index(rank / layout.shard_count());
-    assignment->set_local_rank_start(0);
-    assignment->set_local_world_size(world_size());
+    assignment->set_local_rank_start(first);
+    assignment->set_local_world_size(mesh.RanksOf(host));
     assignment->set_plan_fingerprint(planned_.plan.plan_fingerprint());
     assignment->set_layout_fingerprint(layout.layout_fingerprint());
+    *form.add_rank_forecasts() = planned_.forecast.ranks(rank);
   }
-  if (planned_.forecast.hosts_size() > 0)
-    *form.mutable_host_forecast() = planned_.forecast.hosts(0);
-  *form.mutable_rank_forecasts() = planned_.forecast.ranks();
+  if (host < planned_.forecast.hosts_size())
+    *form.mutable_host_forecast() = planned_.forecast.hosts(host);
   return form;
 }
 
 int64_t PlannedJob::ForecastBytes(int rank) const {
   int64_t bytes = 0;
   if (rank < planned_.forecast.ranks_size()) bytes += planned_.forecast.ranks(rank).mapped_bytes();
-  if (planned_.forecast.hosts_size() > 0) bytes += planned_.forecast.hosts(0).mapped_bytes();
+  const int host = MeshOf(planned_.layout).HostOf(rank);
+  if (host < planned_.forecast.hosts_size()) bytes += planned_.forecast.hosts(host).mapped_bytes();
   return bytes;
 }
 

@@ -112,7 +112,7 @@ TEST(PlannedJobTest, FormHostHasAnAssignmentForEachRank) {
   const PlannedJob job("gpt", MakePlan(1, 10));
   v1::JobSpec spec;
   spec.set_seed(9);
-  const v1::FormHost form = job.Form(spec, 3);
+  const v1::FormHost form = job.Form(spec, 3, 0, {"node-a"});
   EXPECT_EQ(form.generation(), 3);
   EXPECT_EQ(form.spec().seed(), 9);
   EXPECT_EQ(form.layout().units_size(), 0);

@@ -343,8 +343,10 @@ void CheckHosts(const JobPlan& planned, int64_t unsharded, int64_t gradients, in
     EXPECT_EQ(host.unsharded_bytes(), count * unsharded);
     EXPECT_EQ(host.unsharded_gradient_bytes(), local * gradients);
     EXPECT_EQ(host.resharded_bytes(), local * resharded);
-    EXPECT_EQ(host.shared_total_bytes(),
-              count * unsharded + local * (gradients + resharded) + host.control_bytes());
+    EXPECT_EQ(host.shared_total_bytes(), count * unsharded + local * (gradients + resharded) +
+                                             host.staging_bytes() + host.control_bytes());
+    EXPECT_EQ(host.staging_bytes(),
+              layout.device() == v1::CUDA ? 0 : local * layout.staging_bytes());
     EXPECT_EQ(host.unsharded_file_bytes(), count * unsharded_file);
     EXPECT_EQ(host.gradient_file_bytes(), local * layout.gradient_stride_bytes());
     EXPECT_EQ(host.mapped_bytes(),
@@ -471,7 +473,13 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
   const bool gpu = layout.device() == v1::CUDA;
   const int64_t unsharded_file = RoundUp(unsharded.CheckedEnd(), 4096);
   const int64_t gradient_part = RoundUp(part.CheckedEnd(), 4096);
-  EXPECT_EQ(layout.gradient_stride_bytes(), gpu ? 0 : gradient_part);
+  // Of CPUs' ranks on several hosts.
+  const int64_t host_staging =
+      planned.forecast.hosts_size() > 1 && layout.local_world_size() % layout.shard_count() == 0
+          ? 2 * 512 * 1024 + largest / 12 * 4
+          : 0;
+  if (!gpu) EXPECT_EQ(layout.staging_bytes(), host_staging);
+  EXPECT_EQ(layout.gradient_stride_bytes(), gpu ? 0 : gradient_part + RoundUp(host_staging, 4096));
   for (const v1::RankForecast& rank : planned.forecast.ranks()) {
     EXPECT_EQ(rank.parameter_bytes(), own_parameters);
     EXPECT_EQ(rank.gradient_bytes(), parameters);

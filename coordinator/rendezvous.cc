@@ -69,15 +69,20 @@ absl::Status Rendezvous::Publish(const Caller& caller, const v1::CommunicatorIds
     return InvalidField("rank", absl::StrCat("is ", caller.rank, "; rank ", group->ranks.front(),
                                              " publishes the ids of group ", caller.group));
   }
-  TESSERA_RETURN_IF_ERROR(CheckId("ids.unshard_id", ids.unshard_id()));
-  TESSERA_RETURN_IF_ERROR(CheckId("ids.reduce_id", ids.reduce_id()));
+  if (!ids.host_links().empty()) {
+    TESSERA_RETURN_IF_ERROR(CheckId("ids.host_links", ids.host_links()));
+  } else {
+    TESSERA_RETURN_IF_ERROR(CheckId("ids.unshard_id", ids.unshard_id()));
+    TESSERA_RETURN_IF_ERROR(CheckId("ids.reduce_id", ids.reduce_id()));
+  }
   if (!group->ids.has_value()) {
     group->ids = ids;
     for (auto& [rank, waiter] : group->waiters) Give(waiter, ids);
     group->waiters.clear();
     return absl::OkStatus();
   }
-  if (group->ids->unshard_id() == ids.unshard_id() && group->ids->reduce_id() == ids.reduce_id()) {
+  if (group->ids->unshard_id() == ids.unshard_id() && group->ids->reduce_id() == ids.reduce_id() &&
+      group->ids->host_links() == ids.host_links()) {
     return absl::OkStatus();
   }
   return WithReason(absl::AlreadyExistsError(absl::StrCat(

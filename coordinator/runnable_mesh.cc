@@ -32,10 +32,6 @@ absl::Status CheckGpuMesh(const v1::MeshSpec& mesh) {
 absl::Status CheckMeshRunnable(const v1::JobSpec& resolved) {
   const v1::MeshSpec& mesh = resolved.mesh();
   if (resolved.device() == "cuda") TESSERA_RETURN_IF_ERROR(CheckGpuMesh(mesh));
-  if (mesh.local_world_size() != 0) {
-    return InvalidField("mesh.local_world_size",
-                        "several hosts can be planned, but not run yet; give 0");
-  }
   if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
     return InvalidField("activations.recompute",
                         "is unit, but the workload gpt computes nothing again; give none");

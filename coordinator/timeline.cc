@@ -139,7 +139,9 @@ class Timeline {
     live.push_back(unit);
     point.gradient_bytes = Gradients(live);
     const v1::Unit& plan = plan_.units(unit);
-    if (layout_.staging_bytes() > 0 && plan.reduce_dtype() != plan.param_dtype()) {
+    if (layout_.device() != v1::CUDA) {
+      point.staging_bytes = layout_.staging_bytes();
+    } else if (layout_.staging_bytes() > 0 && plan.reduce_dtype() != plan.param_dtype()) {
       point.staging_bytes = std::min(layout_.staging_bytes(), layout_.units(unit).padded_numel() *
                                                                   DTypeBytes(plan.reduce_dtype()));
     }

@@ -29,7 +29,7 @@ void Verdict::Add(Evidence evidence, absl::Time now) {
 
 void Verdict::HostLost(absl::string_view host, absl::string_view why, absl::Time now) {
   // An agent tells things in order: what it reported before it went is the cause.
-  if (agent_saw_bad_exit_) return;
+  if (saw_bad_exit_.count(std::string(host)) != 0) return;
   Add({kHost, std::nullopt, absl::StatusCode::kUnavailable,
        absl::StrCat("host ", host, " is lost: ", why)},
       now);
@@ -45,7 +45,7 @@ void Verdict::HostLeft(absl::string_view host, const absl::Status& status,
         now);
     return;
   }
-  if (agent_saw_bad_exit_) return;
+  if (saw_bad_exit_.count(std::string(host)) != 0) return;
   if (status.ok()) {
     Add({kHost, std::nullopt, absl::StatusCode::kUnavailable,
          absl::StrCat("host ", host, " left before the job was done")},
@@ -64,7 +64,7 @@ void Verdict::RankExited(int rank, absl::string_view host, int exit_code, int si
         now);
     return;
   }
-  if (done_.count(rank) == 0 && victims_.count(rank) == 0) agent_saw_bad_exit_ = true;
+  if (done_.count(rank) == 0 && victims_.count(rank) == 0) saw_bad_exit_.emplace(host);
   const std::string how = signal != 0
                               ? absl::StrCat(" was killed by signal ", signal, SignalName(signal))
                               : absl::StrCat(" exited with code ", exit_code);

@@ -46,7 +46,7 @@ class Verdict {
   explicit Verdict(Options options) : options_(options) {}
 
   // `why`: what happened to the host's agent, e.g. "its agent (pid 7) is gone". Ignored as a
-  // consequence if the agent had already reported a process that ended badly.
+  // consequence if that agent had already reported a process that ended badly.
   void HostLost(absl::string_view host, absl::string_view why, absl::Time now);
   // The agent left. blamed_rank: whom it holds responsible.
   void HostLeft(absl::string_view host, const absl::Status& status, std::optional<int> blamed_rank,
@@ -55,7 +55,8 @@ class Verdict {
   // joined: whether the rank had joined the job; if not, its end is a bad one in any case.
   void RankExited(int rank, absl::string_view host, int exit_code, int signal, absl::Time now,
                   bool joined = true);
-  // The rank left, before its work was done or with an error.
+  // The rank left, before its work was done or with an error. `host`: of the rank that it blames, or
+  // its own.
   void RankLeft(int rank, absl::string_view host, const absl::Status& status,
                 std::optional<int> blamed_rank, absl::Time now);
   void RankBroke(int rank, absl::string_view host, absl::Time now);
@@ -86,7 +87,7 @@ class Verdict {
   std::set<int> victims_;                   // ranks that left blaming another
   std::map<int, int> accusations_;          // by the rank that is blamed
   std::map<int, absl::Status> own_errors_;  // of ranks that left blaming nobody
-  bool agent_saw_bad_exit_ = false;
+  std::set<std::string> saw_bad_exit_;      // hosts whose agent saw one
 };
 
 }  // namespace tessera

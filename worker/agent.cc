@@ -22,8 +22,10 @@
 #include "common/exit_code.h"
 #include "common/logging.h"
 #include "common/mutex.h"
+#include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "worker/attend_client.h"
+#include "worker/host_address.h"
 #include "worker/host_workers.h"
 #include "worker/incarnation.h"
 
@@ -142,8 +144,7 @@ class Agent::Impl {
     const v1::AttendResponse& response = std::get<v1::AttendResponse>(event);
     if (response.has_welcome()) {
       connect_by_ = absl::InfiniteFuture();
-      host_ = response.welcome().host();
-      LogInfo(absl::StrCat("joined as host ", host_));
+      LogInfo("joined");
     } else if (response.has_form_host()) {
       Form(response.form_host());
     } else if (response.has_end() && !end_.has_value()) {
@@ -180,13 +181,14 @@ class Agent::Impl {
       Leave(completed);
       return;
     }
-    LogInfo(absl::StrCat("starting ", form.assignments_size(), " workers for job ", form.job(),
-                         form.draft() ? ", which build its model" : "",
-                         options_.attached ? ": " : "",
-                         options_.attached ? absl::StrJoin(options_.program, " ") : ""));
-    absl::StatusOr<std::unique_ptr<HostWorkers>> started = HostWorkers::Start(
-        form, {.coordinator = options_.coordinator, .name = options_.host_name, .index = host_},
-        options_.program);
+    LogInfo(absl::StrCat(
+        "starting ", form.assignments_size(), " workers for job ", form.job(),
+        form.host_names_size() < 2
+            ? ""
+            : absl::StrCat(" as host ", form.host() + 1, " of ", form.host_names_size()),
+        form.draft() ? ", which build its model" : "", options_.attached ? ": " : "",
+        options_.attached ? absl::StrJoin(options_.program, " ") : ""));
+    absl::StatusOr<std::unique_ptr<HostWorkers>> started = StartWorkers(form);
     if (started.ok()) {
       workers_ = *std::move(started);
       formed_ = true;
@@ -195,6 +197,17 @@ class Agent::Impl {
     // Whoever tells it says of which host it is: this process's log and the coordinator.
     give_up_ = started.status();
     LogError(give_up_->message());
+  }
+
+  absl::StatusOr<std::unique_ptr<HostWorkers>> StartWorkers(const v1::FormHost& form) const {
+    HostWorkers::Host host = {.coordinator = options_.coordinator, .name = options_.host_name};
+    if (form.host_names_size() > 1) {
+      host.address = options_.host_address;
+      if (host.address.empty()) {
+        TESSERA_ASSIGN_OR_RETURN(host.address, LocalAddressTowards(options_.coordinator));
+      }
+    }
+    return HostWorkers::Start(form, host, options_.program);
   }
 
   void HandleStop() {
@@ -300,7 +313,6 @@ class Agent::Impl {
 
   const Options options_;
   StreamEvents events_;
-  int host_ = 0;
   std::unique_ptr<HostWorkers> workers_;  // null before FormHost
 
   absl::Time connect_by_ = absl::InfiniteFuture();  // the Welcome

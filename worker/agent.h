@@ -45,6 +45,9 @@ class Agent {
     std::string job = "";
     // For people; "": this machine's name.
     std::string host_name = "";
+    // Where the ranks of the job's other hosts find this one's, without a port; "": the address
+    // that this host's packets to the coordinator come from.
+    std::string host_address = "";
     // What to run as each rank; the first is a path. Required.
     std::vector<std::string> program = {};
     // The program is somebody's own, for jobs of the workload "attached" and no others; false: it

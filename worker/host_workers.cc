@@ -80,7 +80,9 @@ void HostWorkers::PrepareHandoffs() {
   *hello.mutable_spec() = form_.spec();
   *hello.mutable_layout() = form_.layout();
   *hello.mutable_host_forecast() = form_.host_forecast();
-  hello.set_host(host_.index);
+  hello.set_host(form_.host());
+  *hello.mutable_host_names() = form_.host_names();
+  hello.set_host_address(host_.address);
   hello.set_host_name(host_.name);
   hello.set_draft(draft());
   for (size_t i = 0; i < ranks_.size(); ++i) {

@@ -34,7 +34,8 @@ class HostWorkers {
   struct Host {
     std::string coordinator;
     std::string name;
-    int index = 0;
+    // Where its ranks listen for those of other hosts, without a port. "": there are none.
+    std::string address = "";
   };
   struct Ended {
     int rank = 0;

@@ -26,6 +26,7 @@
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
 #include "worker/draft_rank.h"
+#include "worker/host_meeting.h"
 #include "worker/mapped_bytes.h"
 #include "worker/memory_file.h"
 #include "worker/parameter_init.h"
@@ -171,8 +172,14 @@ char* UnshardedOf(const HostMemory& memory) {
   return memory.mappings[static_cast<int>(HandoffFile::kUnsharded)].data() + offset;
 }
 
+absl::Span<char> GradientFile(const HostMemory& memory) {
+  const MemoryMapping& mapped = memory.mappings[static_cast<int>(HandoffFile::kGradient)];
+  return absl::MakeSpan(mapped.data(), mapped.bytes());
+}
+
 std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory,
-                                             const PlannedUnits& planned, FaultPoints* faults) {
+                                             const PlannedUnits& planned, FaultPoints* faults,
+                                             std::unique_ptr<HostLinks> links) {
   const v1::AgentHello& hello = memory->handoff.hello;
   ShmCollectives::Options options;
   options.group = ShardGroupOf(hello.assignment(), hello.layout(), hello.host());
@@ -181,6 +188,10 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
   options.gradients = memory->mappings[static_cast<int>(HandoffFile::kGradient)].data();
   options.layout = hello.layout();
   options.memory = memory;
+  if (links != nullptr) {
+    options.hosts =
+        std::make_shared<HostTurns>(std::move(links), SumStaging(hello, GradientFile(*memory)));
+  }
   for (const v1::Unit& unit : planned.units)
     options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
   options.faults = faults;
@@ -247,7 +258,9 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
 
   const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
   const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
-  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get());
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
+                           MeetHosts(hello, GradientFile(*memory), parts.membership.get()));
+  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get(), std::move(links));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, rank_file, parts));
   ShardStore::Options store;

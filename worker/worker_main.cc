@@ -48,6 +48,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   app.add_option("--local_workers", flags.agent.local_workers, "ranks that this host offers [1]");
   app.add_option("--job", flags.agent.job, "the job to work for [any that waits for workers]");
   app.add_option("--host_name", flags.agent.host_name, "what to call this host [its own name]");
+  app.add_option("--host_address", flags.agent.host_address,
+                 "where the ranks of a job's other hosts find this host's, without a port [the "
+                 "address that leads to the coordinator]");
   app.add_option(
       "program", flags.agent.program,
       "-- PROGRAM ARGS: what to run as each rank of a job with the workload attached [the "

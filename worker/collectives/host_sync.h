@@ -8,7 +8,7 @@
 // abort word, at its peers and at its agent. So a wait ends when its condition holds, a peer or the
 // agent is gone, a rank has aborted or the deadline has passed; it never hangs.
 //
-// Thread-safety: one thread uses it; Interrupt may be called from any.
+// Thread-safety: one thread uses it; Interrupt and Wake may be called from any.
 #ifndef TESSERA_WORKER_COLLECTIVES_HOST_SYNC_H_
 #define TESSERA_WORKER_COLLECTIVES_HOST_SYNC_H_
 
@@ -78,6 +78,9 @@ class HostSync {
   // What a wait would end with by now: an abort, an interruption, a peer or the agent gone. OK:
   // nothing.
   absl::Status Check();
+
+  // Lets whoever sleeps in WaitUntil ask again. Any thread.
+  void Wake() { WakeAll(); }
 
   // Ends the waits of every rank of the host with UNAVAILABLE, which names this rank and says
   // `status`. Blamed is the rank that `status` blames, else this rank, but for UNAVAILABLE and

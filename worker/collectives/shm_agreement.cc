@@ -77,6 +77,7 @@ absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_v
     return absl::InvalidArgumentError("an exchange of more than 128 bytes");
   const uint64_t tag = Issue(Kind::kExchange, -1);
   const uint64_t number = ++exchanged_;
+  const int64_t turn = options_.hosts == nullptr ? 0 : options_.hosts->Issue();
   // Two buffers are enough: nobody contributes to exchange n + 2 before everybody has read exchange
   // n.
   RankControl& own = sync_.record(sync_.index());
@@ -99,6 +100,7 @@ absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_v
         for (int rank = 0; rank < sync_.size(); ++rank) {
           if (arrived(rank)) continue;
           TESSERA_RETURN_IF_ERROR(CheckAgreement(tag));
+          TESSERA_RETURN_IF_ERROR(CheckHosts());
           return false;
         }
         return true;
@@ -108,6 +110,7 @@ absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_v
   for (int rank = 0; rank < sync_.size(); ++rank) {
     payloads.emplace_back(sync_.record(rank).exchange[number % 2], payload.size());
   }
+  if (options_.hosts != nullptr) return GatherHosts(payloads, turn, what);
   return payloads;
 }
 

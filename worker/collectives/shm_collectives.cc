@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "worker/collectives/cpu_kernels.h"
+#include "worker/collectives/shm_operation.h"
 
 namespace tessera {
 namespace {
@@ -34,33 +35,6 @@ class Stopwatch {
 };
 
 }  // namespace
-
-// Something that is done in parts, as the other ranks allow.
-class ShmCollectives::Operation : public Event::State {
- public:
-  Operation(ShmCollectives* owner, uint64_t tag) : owner_(owner), tag_(tag) {}
-
-  // Does what can be done now; true when there is nothing left.
-  virtual bool Advance() = 0;
-  virtual std::string What() const = 0;
-  // World ranks that have not arrived.
-  virtual std::vector<int> Missing() const = 0;
-
-  absl::StatusOr<bool> Poll() override {
-    owner_->AdvancePending();
-    return done;
-  }
-  absl::Status Wait() override { return owner_->WaitFor(*this); }
-
-  uint64_t tag() const { return tag_; }
-  bool done = false;
-
- protected:
-  ShmCollectives* const owner_;
-
- private:
-  const uint64_t tag_;  // 0: nothing that the ranks have to agree on
-};
 
 class ShmCollectives::AllGatherOperation final : public Operation {
  public:
@@ -132,16 +106,20 @@ class ShmCollectives::AcquireOperation final : public Operation {
 
 class ShmCollectives::ReduceOperation final : public Operation {
  public:
-  ReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op, int slot,
-                  uint64_t tenancy, OpTiming* timing)
-      : Operation(owner, tag), op_(op), slot_(slot), tenancy_(tenancy), timing_(timing) {}
+  ReduceOperation(ShmCollectives* owner, uint64_t tag, const ReduceScatterOp& op,
+                  const DivideFactors& divide, int slot, uint64_t tenancy, OpTiming* timing)
+      : Operation(owner, tag),
+        op_(op),
+        divide_(divide),
+        slot_(slot),
+        tenancy_(tenancy),
+        timing_(timing) {}
 
   bool Advance() override {
     if (!owner_->AllReached(slot_, /*left=*/false, tenancy_)) return false;
     owner_->faults_.Hit("reduce");
     const Stopwatch watch;
-    const Group& group = owner_->group();
-    const int64_t offset = group.index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
+    const int64_t offset = owner_->group().index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
     const int first = op_.replicate ? 0 : owner_->group_start_;
     const int end = op_.replicate ? owner_->sync_.size() : first + owner_->group_size();
     std::vector<const void*> slices;
@@ -151,12 +129,11 @@ class ShmCollectives::ReduceOperation final : public Operation {
                             : owner_->AccumulatedOf(rank, op_.accumulation_slot)) +
                        offset);
     }
-    const int ranks = owner_->group_size() * group.replicas;
     ReduceSlice(slices, op_.shard.numel,
                 {.gradient_dtype = op_.gradient_dtype,
                  .reduce_dtype = op_.reduce_dtype,
                  .shard_dtype = op_.shard.dtype,
-                 .divide = DivideFactorsFor(op_.reduce_dtype, op_.DivisorOr(ranks)),
+                 .divide = divide_,
                  .accumulate = op_.accumulate,
                  .group = owner_->group_size()},
                 op_.shard.data);
@@ -170,6 +147,7 @@ class ShmCollectives::ReduceOperation final : public Operation {
 
  private:
   const ReduceScatterOp op_;
+  const DivideFactors divide_;
   const int slot_;
   const uint64_t tenancy_;
   OpTiming* const timing_;
@@ -240,9 +218,13 @@ ShmCollectives::ShmCollectives(Options options)
       faults_(options_.faults != nullptr ? *options_.faults : no_faults_),
       tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0),
       group_start_(options_.group.ranks.front() - options_.sync.first_rank),
-      resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {}
+      resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {
+  if (options_.hosts != nullptr) options_.hosts->SetOnProgress([this] { sync_.Wake(); });
+}
 
-ShmCollectives::~ShmCollectives() = default;
+ShmCollectives::~ShmCollectives() {
+  if (options_.hosts != nullptr) options_.hosts->Close();
+}
 
 bool ShmCollectives::AllReached(int slot, bool left, uint64_t tenancy) const {
   const auto [first, end] = UsersOf(slot);
@@ -270,6 +252,7 @@ void ShmCollectives::AdvancePending() {
 
 absl::Status ShmCollectives::Progress() {
   AdvancePending();
+  TESSERA_RETURN_IF_ERROR(CheckHosts());
   return sync_.Check();
 }
 
@@ -278,8 +261,10 @@ absl::Status ShmCollectives::WaitFor(Operation& operation) {
   TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
       [&]() -> absl::StatusOr<bool> {
         AdvancePending();
-        if (!operation.done) TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
-        return operation.done;
+        if (operation.done) return true;
+        TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
+        TESSERA_RETURN_IF_ERROR(CheckHosts());
+        return false;
       },
       [&] { return operation.What(); }, [&] { return operation.Missing(); }));
   // Ranks that took different units to the same slot have all arrived, and hold a mixture.
@@ -326,7 +311,20 @@ absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, S
   const int slot = sync_.gradient_slot(op.gradient_slot);
   faults_.Hit("reduce_ready");
   sync_.Announce(Own(slot).entered, tenancy_[slot]);
-  return Start(std::make_shared<ReduceOperation>(this, tag, op, slot, tenancy_[slot], timing));
+  if (options_.hosts != nullptr && op.replicate) return Start(MakeHostReduce(tag, op, timing));
+  return Start(MakeReduce(tag, op, DivideOf(op), timing));
+}
+
+DivideFactors ShmCollectives::DivideOf(const ReduceScatterOp& op) const {
+  return DivideFactorsFor(op.reduce_dtype, op.DivisorOr(group_size() * options_.group.replicas));
+}
+
+std::shared_ptr<ShmCollectives::Operation> ShmCollectives::MakeReduce(uint64_t tag,
+                                                                      const ReduceScatterOp& op,
+                                                                      const DivideFactors& divide,
+                                                                      OpTiming* timing) {
+  const int slot = sync_.gradient_slot(op.gradient_slot);
+  return std::make_shared<ReduceOperation>(this, tag, op, divide, slot, tenancy_[slot], timing);
 }
 
 absl::StatusOr<Event> ShmCollectives::SumReplicas(int unit, int gradient_slot,
@@ -339,8 +337,9 @@ absl::StatusOr<Event> ShmCollectives::SumReplicas(int unit, int gradient_slot,
   }
   const uint64_t tag = Issue(Kind::kSumReplicas, unit);
   const int slot = sync_.gradient_slot(gradient_slot);
-  return Start(
-      std::make_shared<SumReplicasOperation>(this, tag, gradient_slot, ++tenancy_[slot], shard));
+  auto sum =
+      std::make_shared<SumReplicasOperation>(this, tag, gradient_slot, ++tenancy_[slot], shard);
+  return Start(options_.hosts == nullptr ? std::move(sum) : MakeHostSum(std::move(sum), shard));
 }
 
 absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const ShardSpan& shard,

@@ -17,7 +17,9 @@
 
 #include "tessera/v1/plan.pb.h"
 #include "worker/collectives/collectives.h"
+#include "worker/collectives/cpu_kernels.h"
 #include "worker/collectives/host_sync.h"
+#include "worker/collectives/host_turns.h"
 #include "worker/fault_points.h"
 
 namespace tessera {
@@ -35,6 +37,9 @@ class ShmCollectives final : public Collectives {
     char* gradients = nullptr;
     v1::Layout layout;  // slots and gradient_stride_bytes
     std::shared_ptr<void> memory;
+    // Between the ranks of equal local rank on the job's hosts; null where there is one. The
+    // collectives close them.
+    std::shared_ptr<HostTurns> hosts;
     // By unit index, for errors.
     std::vector<std::string> unit_names;
     FaultPoints* faults = nullptr;
@@ -67,8 +72,8 @@ class ShmCollectives final : public Collectives {
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override;
   absl::Status Progress() override;
-  void Abort(const absl::Status& status) override { sync_.Abort(status); }
-  void Interrupt(const absl::Status& status) override { sync_.Interrupt(status); }
+  void Abort(const absl::Status& status) override;
+  void Interrupt(const absl::Status& status) override;
 
  private:
   enum class Kind {
@@ -85,6 +90,8 @@ class ShmCollectives final : public Collectives {
   class AcquireOperation;
   class ReduceOperation;
   class SumReplicasOperation;
+  class HostReduceOperation;
+  class HostSumOperation;
 
   Event Start(std::shared_ptr<Operation> operation);
   void AdvancePending();
@@ -109,6 +116,18 @@ class ShmCollectives final : public Collectives {
   // `bytes` of every rank's shard into `whole`, `stride` bytes apart.
   absl::Status GatherPiece(int unit, int gradient_slot, const char* piece, int64_t bytes,
                            char* whole, int64_t stride);
+
+  DivideFactors DivideOf(const ReduceScatterOp& op) const;
+  std::shared_ptr<Operation> MakeReduce(uint64_t tag, const ReduceScatterOp& op,
+                                        const DivideFactors& divide, OpTiming* timing);
+
+  // shm_hosts.cc: what goes between hosts. OK where there is one.
+  absl::Status CheckHosts() const;
+  std::shared_ptr<Operation> MakeHostReduce(uint64_t tag, const ReduceScatterOp& op,
+                                            OpTiming* timing);
+  std::shared_ptr<Operation> MakeHostSum(std::shared_ptr<Operation> local, const ShardSpan& shard);
+  absl::StatusOr<std::vector<std::string>> GatherHosts(const std::vector<std::string>& own,
+                                                       int64_t turn, absl::string_view what);
 
   const Options options_;
   HostSync sync_;

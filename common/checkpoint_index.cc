@@ -74,16 +74,16 @@ absl::Status CheckIndex(const v1::CheckpointIndex& index) {
     return InvalidField(field, absl::StrCat(what, "; the index is damaged"));
   };
   if (index.version() != kCheckpointVersion) {
-    return InvalidField("version", absl::StrCat("is ", index.version(), "; this build reads ",
-                                                kCheckpointVersion));
+    return InvalidField(
+        "version", absl::StrCat("is ", index.version(), "; this build reads ", kCheckpointVersion));
   }
   if (index.step() < 0 || index.optimizer_updates() < 0 || index.data_position() < 0)
     return fault("step", "or a count that goes with it is negative");
   if (index.shard_count() < 1 || index.shard_count() > kMaxShards)
     return fault("shard_count", absl::StrCat("is ", index.shard_count()));
   if (index.files_size() != index.shard_count()) {
-    return fault("files", absl::StrCat("are ", index.files_size(), " for ", index.shard_count(),
-                                       " shards"));
+    return fault("files",
+                 absl::StrCat("are ", index.files_size(), " for ", index.shard_count(), " shards"));
   }
   for (const v1::CheckpointFile& file : index.files()) {
     if (!IsPlainName(file.name()) || file.bytes() < 0)

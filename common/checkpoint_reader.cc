@@ -110,11 +110,11 @@ absl::Status CheckpointReader::Read(const CheckpointPlace& place, int array, int
     const SafetensorsTensor* tensor = file->Find(name);
     if (tensor == nullptr || tensor->dtype != dtype ||
         tensor->end - tensor->begin != (last - first) * bytes) {
-      return InvalidField(TensorPlace(file->path(), name),
-                          absl::StrCat("should be elements ", first, " to ", last, " in ",
-                                       DTypeName(dtype), ", and is ",
-                                       tensor == nullptr ? "not there" : "something else",
-                                       "; the checkpoint is damaged"));
+      return InvalidField(
+          TensorPlace(file->path(), name),
+          absl::StrCat("should be elements ", first, " to ", last, " in ", DTypeName(dtype),
+                       ", and is ", tensor == nullptr ? "not there" : "something else",
+                       "; the checkpoint is damaged"));
     }
     const int64_t here = std::min(end, last);
     TESSERA_RETURN_IF_ERROR(

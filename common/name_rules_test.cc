@@ -21,11 +21,10 @@ google::protobuf::RepeatedPtrField<v1::NameRule> Rules(
 }
 
 TEST(NameRulesTest, FirstRuleThatMatchesTheWholeNameApplies) {
-  const auto rules = NameRules::Create(
-      "f", Rules({{R"(transformer\.(.*))", R"(\1)"},
-                  {R"(h\.(\d+)\.attn\.(bias|masked_bias))", ""},
-                  {R"(layers\.(\d+)\.(w|b))", R"(\2.of.\1)"},
-                  {"wte", "never: not the whole name"}}));
+  const auto rules = NameRules::Create("f", Rules({{R"(transformer\.(.*))", R"(\1)"},
+                                                   {R"(h\.(\d+)\.attn\.(bias|masked_bias))", ""},
+                                                   {R"(layers\.(\d+)\.(w|b))", R"(\2.of.\1)"},
+                                                   {"wte", "never: not the whole name"}}));
   ASSERT_TRUE(rules.ok()) << rules.status();
   EXPECT_EQ(rules->Apply("transformer.wte.weight"), "wte.weight");
   EXPECT_EQ(rules->Apply("transformer.transformer.x"), "transformer.x");

@@ -140,8 +140,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   TESSERA_ASSIGN_OR_RETURN(reader.tensors_, ReadSafetensorsHeader(file, kMaxSafetensorsTensors));
   TESSERA_RETURN_IF_ERROR(CheckSafetensorsData(file, reader.tensors_));
   reader.data_begin_ = kSafetensorsLengthBytes + static_cast<int64_t>(file.header.size());
-  for (size_t i = 0; i < reader.tensors_.size(); ++i)
-    reader.by_name_[reader.tensors_[i].name] = i;
+  for (size_t i = 0; i < reader.tensors_.size(); ++i) reader.by_name_[reader.tensors_[i].name] = i;
   return reader;
 }
 

@@ -362,8 +362,9 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
   return index;
 }
 
-absl::Status CheckSafetensorsIndex(const SafetensorsIndex& index, absl::Span<const SafetensorsFile> files,
-                        const std::vector<std::vector<SafetensorsTensor>>& tensors) {
+absl::Status CheckSafetensorsIndex(const SafetensorsIndex& index,
+                                   absl::Span<const SafetensorsFile> files,
+                                   const std::vector<std::vector<SafetensorsTensor>>& tensors) {
   size_t found = 0;
   std::set<std::pair<absl::string_view, absl::string_view>> there;  // file, tensor
   for (size_t i = 0; i < files.size(); ++i) {

@@ -245,9 +245,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
        "float64 is not available yet; use float32, bfloat16 or float16"},
       {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",
        "use float32"},
-      {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
-      {Job(R"(,"checkpoint":{"resume":"auto"})"), "checkpoint.resume", "give none"},
-      {Job(R"(,"checkpoint":{"import":"x.safetensors"})"), "checkpoint.import", "give \"\""},
       {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint_index.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
@@ -27,6 +28,22 @@ v1::Plan MakePlan(const SessionParts& parts) {
   return plan;
 }
 
+CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
+  CheckpointSaver::Options options;
+  options.job = parts.spec;
+  options.index = MakeCheckpointIndex(parts.spec, parts.layout, parts.planned.units,
+                                      parts.planned.layouts, *parts.store);
+  options.shard_index = parts.assignment.shard_index();
+  options.replica_index = parts.assignment.replica_index();
+  options.store = parts.store.get();
+  options.collectives = parts.collectives.get();
+  options.faults = parts.writer_faults;
+  const std::string own =
+      absl::StrCat(parts.spec.checkpoint().dir(), "/", CheckpointDirectory(parts.start.step));
+  if (parts.start.path == own) options.loaded_step = parts.start.step;
+  return options;
+}
+
 // As torch.nn.utils.clip_grad_norm_.
 double ClipCoefficient(double clip_norm, double gradient_norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
@@ -43,7 +60,9 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .layouts = parts_.planned.layouts,
                  .collectives = parts_.collectives.get(),
                  .store = parts_.store.get(),
-                 .stats = &stats_}) {
+                 .stats = &stats_}),
+      state_(parts_.start),
+      saver_(MakeSaverOptions(parts_)) {
   parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     executor_.PublishShard(unit);
@@ -74,7 +93,7 @@ absl::Status SessionImpl::Keep(absl::Status status) {
 
 absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (step_ > 0 || in_step_)
+  if (state_.step > parts_.start.step || in_step_)
     return absl::FailedPreconditionError("DeclareOrder comes before the first step");
   return executor_.SetOrder(std::move(order));
 }
@@ -87,9 +106,9 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   TESSERA_RETURN_IF_ERROR(Keep(executor_.Progress()));
   in_step_ = true;
   step_options_ = options;
-  parts_.faults->set_step(step_ + 1);
+  parts_.faults->set_step(state_.step + 1);
   executor_.BeginStep();
-  return StepInfo{.step = step_ + 1, .attempt = 1};
+  return StepInfo{.step = state_.step + 1, .attempt = 1};
 }
 
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -189,7 +208,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
   ShardStore& store = *parts_.store;
   Vote vote = store.MeasureGradients();
-  vote.step = step_ + 1;
+  vote.step = state_.step + 1;
   vote.attempt = 1;
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
@@ -199,9 +218,9 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
     TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,
                         .attempt = vote.attempt,
-                        .update = updates_ + 1,
+                        .update = state_.updates + 1,
                         .learning_rate = step_options_.learning_rate,
-                        .data_position = step_ * parts_.spec.global_batch()});
+                        .data_position = state_.data_position});
   parts_.faults->Hit("vote");
   absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
   TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
@@ -213,11 +232,36 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
     executor_.PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
-  ++step_;
-  if (!result.non_finite) ++updates_;
+  ++state_.step;
+  if (!result.non_finite) ++state_.updates;
+  state_.data_position += parts_.spec.global_batch();
   in_step_ = false;
-  Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
+  TESSERA_RETURN_IF_ERROR(Keep(saver_.AfterStep(state_)));
+  Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
   return result;
+}
+
+absl::Status SessionImpl::AgreeOnStart() {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> payloads,
+      parts_.collectives->Exchange(
+          absl::string_view(reinterpret_cast<const char*>(&state_.step), sizeof(state_.step)),
+          "every rank to say at which step it starts"));
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    int64_t step = 0;
+    std::memcpy(&step, payloads[i].data(), sizeof(step));
+    if (step == state_.step) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", parts_.collectives->group().ranks[i], " starts at step ", step,
+                     ", rank ", parts_.assignment.rank(), " at ", state_.step,
+                     "; do all hosts see the same checkpoint.dir?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::SaveLast() {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  return Keep(saver_.Finish(state_));
 }
 
 absl::Status SessionImpl::WriteGradientsForTests() const {
@@ -270,7 +314,7 @@ void SessionImpl::Report(bool now) {
   report.set_generation(parts_.assignment.generation());
   report.set_rank(parts_.assignment.rank());
   report.set_incarnation(parts_.incarnation);
-  report.set_step(step_);
+  report.set_step(state_.step);
   report.set_measured_bytes(parts_.measured_bytes);
   for (v1::OperationSample& sample : stats_.TakeChanged())
     *report.add_samples() = std::move(sample);

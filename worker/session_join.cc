@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "worker/agent_socket.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
+#include "worker/checkpoint_loader.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
@@ -182,6 +184,21 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
   return std::make_unique<ShmCollectives>(std::move(options));
 }
 
+// Values from the files that checkpoint.resume or checkpoint.import names, over what the seed or the
+// program gives. Returns where training stands.
+absl::StatusOr<TrainingState> LoadValues(const v1::AgentHello& hello, const PlannedUnits& planned,
+                                         const ShardStore& store) {
+  const v1::CheckpointSpec& checkpoint = hello.spec().checkpoint();
+  const bool log = hello.assignment().rank() == 0;
+  const LoadTarget target = {
+      hello.spec(), planned.units, planned.layouts, hello.assignment().shard_index(), store, log};
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> path,
+                           CheckpointToResume(checkpoint, log));
+  if (path.has_value()) return LoadCheckpoint(*path, target);
+  if (!checkpoint.import().empty()) TESSERA_RETURN_IF_ERROR(ImportValues(target));
+  return TrainingState();
+}
+
 // `built`: what the rank has built; null: nothing, and the seed gives the first values.
 absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned, KeptShards* built,
                         ShardStore& store) {
@@ -235,7 +252,7 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
         join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
   }
   // Before the first step, so that what keeps the last one's export from being written is known.
-  TESSERA_ASSIGN_OR_RETURN(parts.export_lock, PrepareExport(hello.spec(), join.rank()));
+  TESSERA_ASSIGN_OR_RETURN(parts.directory_lock, PrepareDirectory(hello.spec(), join.rank()));
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
@@ -257,6 +274,7 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, built, *parts.store));
+  TESSERA_ASSIGN_OR_RETURN(parts.start, LoadValues(hello, parts.planned, *parts.store));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }
@@ -279,6 +297,7 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     parts.host = hello.host();
     parts.incarnation = hello.incarnation();
     parts.gradients_dir = env.test_gradients_dir;
+    parts.writer_faults = std::make_shared<FaultPoints>(faults);
     parts.faults = std::make_unique<FaultPoints>(std::move(faults));
     return BecomeReady(memory, rank.relay, on_gpu, built, parts);
   };
@@ -287,7 +306,13 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;
   }
-  return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
+  const bool resumes = parts.spec.checkpoint().resume() != "none";
+  auto impl = std::make_shared<SessionImpl>(std::move(parts));
+  if (absl::Status status = resumes ? impl->AgreeOnStart() : absl::OkStatus(); !status.ok()) {
+    impl->Abort(status);
+    return status;
+  }
+  return std::make_unique<Session>(std::move(impl));
 }
 
 absl::StatusOr<std::unique_ptr<Session>> BecomeBuilt(WrapBuilder& builder, const ProcessEnv& env,

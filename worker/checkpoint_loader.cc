@@ -176,4 +176,13 @@ absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const Load
   return state;
 }
 
+absl::StatusOr<TrainingState> LoadValues(const LoadTarget& target) {
+  const v1::CheckpointSpec& checkpoint = target.job.checkpoint();
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> path,
+                           CheckpointToResume(checkpoint, target.log));
+  if (path.has_value()) return LoadCheckpoint(*path, target);
+  if (!checkpoint.import().empty()) TESSERA_RETURN_IF_ERROR(ImportValues(target));
+  return TrainingState();
+}
+
 }  // namespace tessera

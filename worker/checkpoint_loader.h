@@ -1,11 +1,10 @@
 // Fills a rank's shards from a checkpoint that any mesh and wrap plan has saved, or from a model in
 // safetensors files. Each rank reads the ranges of its own shard, straight into it.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> path,
-//                            CheckpointToResume(job.checkpoint()));
-//   if (path.has_value()) {
-//     TESSERA_ASSIGN_OR_RETURN(const TrainingState state, LoadCheckpoint(*path, target));
-//   }
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const TrainingState state,
+//       LoadValues({.job = job, .units = units, .layouts = layouts, .shard_index = 0,
+//                   .store = *store, .log = rank == 0}));
 //
 // Names, shapes and dtypes are checked before a value is read. Errors are INVALID_ARGUMENT with the
 // field (checkpoint.resume, checkpoint.import), the path and the parameter; INTERNAL where a file
@@ -51,6 +50,10 @@ absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const Load
 // model's dtype. Refused: a parameter that is not there, a tensor that is no parameter (unless a
 // rule leaves it out), another shape, integers, two tensors of one parameter with other values.
 absl::Status ImportValues(const LoadTarget& target);
+
+// What checkpoint.resume or else checkpoint.import means, over what the shards hold already. Returns
+// where training stands.
+absl::StatusOr<TrainingState> LoadValues(const LoadTarget& target);
 
 }  // namespace tessera
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -184,21 +183,6 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
   return std::make_unique<ShmCollectives>(std::move(options));
 }
 
-// Values from the files that checkpoint.resume or checkpoint.import names, over what the seed or the
-// program gives. Returns where training stands.
-absl::StatusOr<TrainingState> LoadValues(const v1::AgentHello& hello, const PlannedUnits& planned,
-                                         const ShardStore& store) {
-  const v1::CheckpointSpec& checkpoint = hello.spec().checkpoint();
-  const bool log = hello.assignment().rank() == 0;
-  const LoadTarget target = {
-      hello.spec(), planned.units, planned.layouts, hello.assignment().shard_index(), store, log};
-  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> path,
-                           CheckpointToResume(checkpoint, log));
-  if (path.has_value()) return LoadCheckpoint(*path, target);
-  if (!checkpoint.import().empty()) TESSERA_RETURN_IF_ERROR(ImportValues(target));
-  return TrainingState();
-}
-
 // `built`: what the rank has built; null: nothing, and the seed gives the first values.
 absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned, KeptShards* built,
                         ShardStore& store) {
@@ -274,7 +258,12 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, built, *parts.store));
-  TESSERA_ASSIGN_OR_RETURN(parts.start, LoadValues(hello, parts.planned, *parts.store));
+  TESSERA_ASSIGN_OR_RETURN(parts.start, LoadValues({.job = hello.spec(),
+                                                    .units = parts.planned.units,
+                                                    .layouts = parts.planned.layouts,
+                                                    .shard_index = hello.assignment().shard_index(),
+                                                    .store = *parts.store,
+                                                    .log = join.rank() == 0}));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }

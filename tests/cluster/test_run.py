@@ -154,10 +154,11 @@ def test_one_worker_is_enough(sandbox):
 
 
 def test_export_can_be_left_out(sandbox):
-    job = sandbox.write_job({**SMALL_JOB, "steps": 3, "checkpoint": {"export": False}})
+    checkpoint = {"export": False, "save": False}
+    job = sandbox.write_job({**SMALL_JOB, "steps": 3, "checkpoint": checkpoint})
     program = sandbox.tessera("run", f"--job={job}")
     assert program.code == 0, program.transcript()
-    assert not any(line.startswith("export ") for line in program.out)
+    assert not any(line.startswith(("export ", "checkpoint ")) for line in program.out)
     assert [entry.name for entry in sandbox.directory.iterdir()] == ["small.json"]
 
 

@@ -105,14 +105,14 @@ TEST_F(GptCheckpointTest, TheSameWorldGivesTheSameBits) {
 
 TEST_F(GptCheckpointTest, OtherWorldsAndPlansGoOnAlike) {
   const std::string saved = HashesOf(Dir("four/step-5"));
+  // All parameters in the root; all blocks in one unit; each block a unit, as those that saved.
   const std::vector<std::pair<int, std::string>> others = {
-      {1, "none"}, {2, "none"}, {3, "class"}, {6, "class"}};
-  for (const auto& [world_size, policy] : others) {
+      {1, ""}, {2, ""}, {3, "ModuleList"}, {6, "Block"}};
+  for (const auto& [world_size, wrapped] : others) {
     const std::string dir = Dir(absl::StrCat("other-", world_size));
     v1::JobSpec job = Job(dir);
-    job.mutable_wrap()->set_policy(policy);
-    if (policy == "class") job.mutable_wrap()->add_wrap_classes("MLP");
-    if (policy == "class") job.mutable_wrap()->add_wrap_classes("Block");
+    job.mutable_wrap()->set_policy(wrapped.empty() ? "none" : "class");
+    if (!wrapped.empty()) job.mutable_wrap()->add_wrap_classes(wrapped);
     job.mutable_checkpoint()->set_resume(Dir("four/step-5"));
     // What was loaded, saved anew.
     v1::JobSpec nothing = job;

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<CheckpointSaver::Report>> CheckpointSaver::Tell(
   for (size_t i = 0; i < payloads.size(); ++i) {
     std::memcpy(&reports[i], payloads[i].data(), sizeof(Report));
     reports[i].text[sizeof(reports[i].text) - 1] = '\0';
-    const int rank = options_.collectives->group().ranks[i];
+    const int rank = static_cast<int>(i);
     if (reports[i].step != own.step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "rank ", rank, " saves step ", reports[i].step, " where this one saves ", own.step));
@@ -88,9 +88,7 @@ absl::StatusOr<std::vector<CheckpointSaver::Report>> CheckpointSaver::Tell(
       // The rank itself knows all of it.
       return BlameRank(absl::InternalError(absl::StrCat(
                            "the checkpoint of step ", own.step, " was not saved: rank ", rank, ": ",
-                           static_cast<int>(i) == options_.collectives->group().index
-                               ? text
-                               : std::string(reports[i].text))),
+                           rank == options_.rank ? text : std::string(reports[i].text))),
                        rank);
     }
   }

@@ -38,6 +38,7 @@ class CheckpointSaver {
   struct Options {
     v1::JobSpec job;            // resolved
     v1::CheckpointIndex index;  // as MakeCheckpointIndex gives it
+    int rank = 0;               // of the world; Exchange is in its order
     int shard_index = 0;
     int replica_index = 0;
     const ShardStore* store = nullptr;
@@ -71,8 +72,7 @@ class CheckpointSaver {
   enum class Phase { kIdle, kWriting, kCommitting };
 
   bool wanted() const;
-  // Rank 0 of the collectives commits.
-  bool commits() const { return options_.collectives->group().index == 0; }
+  bool commits() const { return options_.rank == 0; }
   // Exchanges what ranks say. `text`: a directory's name or an error's message. Fails if one has.
   absl::StatusOr<std::vector<Report>> Tell(Report own, const std::string& text);
   absl::Status Begin(const TrainingState& state, bool copy);

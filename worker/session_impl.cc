@@ -33,6 +33,7 @@ CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
   options.job = parts.spec;
   options.index = MakeCheckpointIndex(parts.spec, parts.layout, parts.planned.units,
                                       parts.planned.layouts, *parts.store);
+  options.rank = parts.assignment.rank();
   options.shard_index = parts.assignment.shard_index();
   options.replica_index = parts.assignment.replica_index();
   options.store = parts.store.get();
@@ -252,9 +253,8 @@ absl::Status SessionImpl::AgreeOnStart() {
     std::memcpy(&step, payloads[i].data(), sizeof(step));
     if (step == state_.step) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("rank ", parts_.collectives->group().ranks[i], " starts at step ", step,
-                     ", rank ", parts_.assignment.rank(), " at ", state_.step,
-                     "; do all hosts see the same checkpoint.dir?"));
+        absl::StrCat("rank ", i, " starts at step ", step, ", rank ", parts_.assignment.rank(),
+                     " at ", state_.step, "; do all hosts see the same checkpoint.dir?"));
   }
   return absl::OkStatus();
 }

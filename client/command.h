@@ -61,6 +61,7 @@ void AddWatchCommand(CLI::App& app, Command* chosen);
 void AddStatsCommand(CLI::App& app, Command* chosen);
 void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddCancelCommand(CLI::App& app, Command* chosen);
+void AddCheckpointCommand(CLI::App& app, Command* chosen);
 void AddBenchCommand(CLI::App& app, Command* chosen);
 // Under `bench`.
 void AddBenchPlanCommand(CLI::App& bench, Command* chosen);

@@ -7,10 +7,12 @@
 #include "client/command.h"
 #include "client/job_input.h"
 #include "client/local_run.h"
+#include "common/checkpoint_reader.h"
 #include "common/errors.h"
 #include "common/find_program.h"
 #include "common/job_spec.h"
 #include "common/process_env.h"
+#include "common/safetensors_files.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
 #include "coordinator/job_planner.h"
@@ -44,6 +46,20 @@ absl::Status FindOwnProgram(const v1::JobSpec& spec, std::vector<std::string>& p
   return absl::OkStatus();
 }
 
+// Makes the paths of checkpoint.resume and checkpoint.import absolute, and looks whether there are
+// files; whether they fit the model the workers see.
+absl::Status FindValues(v1::CheckpointSpec* checkpoint) {
+  std::error_code error;
+  if (checkpoint->resume() != "none" && checkpoint->resume() != "auto") {
+    checkpoint->set_resume(std::filesystem::absolute(checkpoint->resume(), error).string());
+    TESSERA_RETURN_IF_ERROR(
+        Annotate(CheckpointReader::Open(checkpoint->resume()).status(), "checkpoint.resume"));
+  }
+  if (checkpoint->import().empty()) return absl::OkStatus();
+  checkpoint->set_import(std::filesystem::absolute(checkpoint->import(), error).string());
+  return Annotate(ReadSafetensorsFolder(checkpoint->import()).status(), "checkpoint.import");
+}
+
 // The job as it will be sent, with everything about it checked that can be before a process is
 // started.
 absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
@@ -68,6 +84,7 @@ absl::StatusOr<v1::JobSpec> Prepare(const JobInput& input) {
   spec.mutable_checkpoint()->set_dir(
       std::filesystem::absolute(dir, error).lexically_normal().string());
   TESSERA_RETURN_IF_ERROR(CheckWritableDirectory("checkpoint.dir", spec.checkpoint().dir()));
+  TESSERA_RETURN_IF_ERROR(FindValues(spec.mutable_checkpoint()));
   return spec;
 }
 

@@ -80,8 +80,11 @@ absl::StatusOr<v1::JobSpec> LoadJob(const JobInput& input) {
 
 absl::Status CheckPathsOfSubmit(const v1::JobSpec& spec) {
   for (const auto& [field, path] :
-       {std::pair("data", spec.data()), std::pair("checkpoint.dir", spec.checkpoint().dir())}) {
+       {std::pair("data", spec.data()), std::pair("checkpoint.dir", spec.checkpoint().dir()),
+        std::pair("checkpoint.resume", spec.checkpoint().resume()),
+        std::pair("checkpoint.import", spec.checkpoint().import())}) {
     if (path.empty() || std::filesystem::path(path).is_absolute()) continue;
+    if (path == spec.checkpoint().resume() && (path == "none" || path == "auto")) continue;
     return InvalidField(field, absl::StrCat("\"", path,
                                             "\" is a relative path, and workers may run "
                                             "anywhere; give an absolute path that they see"));

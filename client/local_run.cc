@@ -61,7 +61,7 @@ int LocalRun::Run() {
   if (!job.ok()) return Report(job.status());
   if (!succeeded) {
     // A drained job has saved what it was to save.
-    if (job->reason_code() == "DRAINED" && job->step() > 0) Print(ExportLine());
+    if (job->reason_code() == "DRAINED" && job->step() > 0) Print(FileLines(job->step()));
     return ReportEnded(*job);
   }
   if (!stats.ok()) return Report(stats.status());
@@ -173,12 +173,18 @@ void LocalRun::OnAgentEnded() {
 }
 
 void LocalRun::PrintResults(const v1::JobStats& stats) const {
-  Print(absl::StrCat("\n", UnitStatsTable(stats), "\n", RankStatsTable(stats), ExportLine()));
+  Print(absl::StrCat("\n", UnitStatsTable(stats), "\n", RankStatsTable(stats),
+                     FileLines(stats.step())));
 }
 
-std::string LocalRun::ExportLine() const {
-  if (!spec_.checkpoint().export_()) return "";
-  return absl::StrCat("\nexport ", spec_.checkpoint().dir(), "/export/model.safetensors\n");
+std::string LocalRun::FileLines(int64_t step) const {
+  std::string lines;
+  const std::string& directory = spec_.checkpoint().dir();
+  if (spec_.checkpoint().save())
+    absl::StrAppend(&lines, "checkpoint ", directory, "/step-", step, "\n");
+  if (spec_.checkpoint().export_())
+    absl::StrAppend(&lines, "export ", directory, "/export/model.safetensors\n");
+  return lines.empty() ? "" : absl::StrCat("\n", lines);
 }
 
 }  // namespace tessera

@@ -58,7 +58,7 @@ class LocalRun {
   // Prints what a job that SUCCEEDED leaves behind.
   void PrintResults(const v1::JobStats& stats) const;
   // "" where the job writes none.
-  std::string ExportLine() const;
+  std::string FileLines(int64_t step) const;
 
   const v1::JobSpec spec_;
   const LocalBinaries binaries_;

@@ -84,6 +84,7 @@ int Main(int argc, char** argv) {
   AddStatsCommand(app, &chosen);
   AddDrainCommand(app, &chosen);
   AddCancelCommand(app, &chosen);
+  AddCheckpointCommand(app, &chosen);
   AddBenchCommand(app, &chosen);
   AddVersionCommand(app, &chosen);
   // CLI11 would say that a command is missing.

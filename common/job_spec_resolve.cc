@@ -13,6 +13,7 @@
 #include "common/errors.h"
 #include "common/job_spec.h"
 #include "common/job_spec_checks.h"
+#include "common/name_rules.h"
 #include "common/parameter_groups.h"
 #include "common/status_macros.h"
 
@@ -172,8 +173,13 @@ absl::Status ResolveCheckpoint(v1::CheckpointSpec* checkpoint) {
   TESSERA_DEFAULT(checkpoint, export_, true);
   TESSERA_DEFAULT(checkpoint, resume, "none");
   TESSERA_DEFAULT(checkpoint, import, "");
+  TESSERA_DEFAULT(checkpoint, save, true);
   TESSERA_RETURN_IF_ERROR(CheckRange("checkpoint.every", checkpoint->every(), 0));
   TESSERA_RETURN_IF_ERROR(CheckRange("checkpoint.keep", checkpoint->keep(), 1));
+  TESSERA_RETURN_IF_ERROR(
+      NameRules::Create("checkpoint.import_names", checkpoint->import_names()).status());
+  TESSERA_RETURN_IF_ERROR(
+      NameRules::Create("checkpoint.export_names", checkpoint->export_names()).status());
   if (!checkpoint->resume().empty()) return absl::OkStatus();
   return InvalidField("checkpoint.resume", "is \"\"; give none, auto or the path of a checkpoint");
 }

@@ -47,7 +47,7 @@ TEST(JobSpecTest, FillsEveryDefault) {
      "memory": {"unshard": "auto", "prefetch": 1, "max_live_units": 0, "accumulate_unsynchronized": false, "device_memory": "",
                 "reshard_root": false, "backward_prefetch": "pre"},
      "activations": {"recompute": "none"},
-     "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": ""},
+     "checkpoint": {"dir": "", "every": 0, "keep": 2, "export": true, "resume": "none", "import": "", "save": true},
      "timeouts": {"heartbeat": "1s", "lease": "5s", "collective": "30s", "form": "60s", "replacement": "30s"},
      "max_recoveries": 10, "threads_per_worker": 1, "device": "auto"})",
                                  "want");
@@ -180,6 +180,9 @@ TEST(JobSpecTest, RefusesBadFieldsByName) {
       {R"("checkpoint":{"every":-1})", "checkpoint.every", "-1"},
       {R"("checkpoint":{"keep":0})", "checkpoint.keep", "is 0"},
       {R"("checkpoint":{"resume":""})", "checkpoint.resume", "none, auto"},
+      {R"("checkpoint":{"import_names":[{"from":"a"},{"from":"(","to":"b"}]})", "checkpoint.import_names[1].from",
+       "no regular expression"},
+      {R"("checkpoint":{"export_names":[{"from":"a","to":"\\1"}]})", "checkpoint.export_names[0].to", "does not fit"},
       {R"("timeouts":{"collective":"0s"})", "timeouts.collective", "at least 0.001s"},
       {R"("timeouts":{"form":"-5s"})", "timeouts.form", "out of range"},
       {R"("timeouts":{"heartbeat":"5s"})", "timeouts.lease", "not longer than timeouts.heartbeat"},

@@ -29,20 +29,6 @@ absl::Status CheckGptDtypes(const v1::Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckCheckpoint(const v1::CheckpointSpec& checkpoint) {
-  if (checkpoint.every() > 0) {
-    return InvalidField("checkpoint.every", "checkpoints are not available yet; give 0");
-  }
-  if (checkpoint.resume() != "none") {
-    return InvalidField("checkpoint.resume", absl::StrCat("\"", checkpoint.resume(),
-                                                          "\" is not available yet; give none"));
-  }
-  if (!checkpoint.import().empty()) {
-    return InvalidField("checkpoint.import", "importing values is not available yet; give \"\"");
-  }
-  return absl::OkStatus();
-}
-
 int64_t TotalBytes(const v1::Forecast& forecast) {
   int64_t bytes = 0;
   for (const v1::RankForecast& rank : forecast.ranks()) bytes += rank.mapped_bytes();
@@ -144,8 +130,7 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
   TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));
   TESSERA_RETURN_IF_ERROR(CheckHostsRunnable(resolved));
   // What will be built is checked when it is sealed.
-  if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));
-  return CheckCheckpoint(resolved.checkpoint());
+  return resolved.model().built() ? absl::OkStatus() : CheckPlanRunnable(resolved, plan);
 }
 
 absl::Status CheckRunnable(const v1::JobSpec& resolved, const JobPlan& planned) {

@@ -243,9 +243,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "is float64, and the workload gpt computes in float32"},
-      {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
-      {Job(R"(,"checkpoint":{"resume":"auto"})"), "checkpoint.resume", "give none"},
-      {Job(R"(,"checkpoint":{"import":"x.safetensors"})"), "checkpoint.import", "give \"\""},
       {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };

@@ -8,12 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/dtype.h"
 #include "common/errors.h"
+#include "common/safetensors_header.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -26,20 +27,6 @@ bool WantsExport(const v1::JobSpec& job) {
 
 std::string ExportDirectory(const v1::JobSpec& job) {
   return absl::StrCat(job.checkpoint().dir(), "/export");
-}
-
-// safetensors' own names.
-const char* SafetensorsDType(DType dtype) {
-  switch (dtype) {
-    case v1::FLOAT64:
-      return "F64";
-    case v1::FLOAT16:
-      return "F16";
-    case v1::BFLOAT16:
-      return "BF16";
-    default:
-      return "F32";
-  }
 }
 
 absl::Status WriteAll(int fd, const void* data, int64_t bytes, const std::string& path) {
@@ -71,11 +58,12 @@ absl::Status SyncAndRename(int fd, const std::string& temporary, const std::stri
 }
 
 // Rank 0 writes (fd is -1 elsewhere), one unit in memory at a time.
-absl::Status WriteUnits(Session& session, int fd, const std::string& path) {
+absl::Status WriteUnits(Session& session, const NameRules& rules, int fd, const std::string& path) {
   for (int unit = 0; unit < session.plan().units_size(); ++unit) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<SummonedParameter> parameters,
                              session.SummonUnit(unit, /*keep=*/fd >= 0));
     for (const SummonedParameter& parameter : parameters) {
+      if (rules.Apply(parameter.fqn).empty()) continue;
       TESSERA_RETURN_IF_ERROR(
           WriteAll(fd, parameter.bytes.data(), static_cast<int64_t>(parameter.bytes.size()), path));
     }
@@ -85,31 +73,34 @@ absl::Status WriteUnits(Session& session, int fd, const std::string& path) {
 
 }  // namespace
 
-std::string SafetensorsHeader(const v1::Plan& plan) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};
-  int64_t offset = 0;
+absl::StatusOr<std::string> ExportStart(const v1::Plan& plan, const NameRules& rules) {
+  std::vector<SafetensorsTensor> tensors;
+  std::map<std::string, std::string> names;
   for (const v1::Unit& unit : plan.units()) {
     for (const v1::UnitParameter& parameter : unit.parameters()) {
-      const int64_t bytes = parameter.numel() * DTypeBytes(unit.original_dtype());
-      header[parameter.fqn()] = {
-          {"dtype", SafetensorsDType(unit.original_dtype())},
-          {"shape", std::vector<int64_t>(parameter.shape().begin(), parameter.shape().end())},
-          {"data_offsets", {offset, offset + bytes}}};
-      offset += bytes;
+      const std::string name = rules.Apply(parameter.fqn());
+      if (name.empty()) continue;
+      const auto [other, added] = names.emplace(name, parameter.fqn());
+      if (!added) {
+        return InvalidField("checkpoint.export_names",
+                            absl::StrCat(other->second, " and ", parameter.fqn(),
+                                         " are both called ", name, "; change a rule"));
+      }
+      SafetensorsTensor& tensor = tensors.emplace_back();
+      tensor.name = name;
+      tensor.dtype = unit.original_dtype();
+      tensor.shape.assign(parameter.shape().begin(), parameter.shape().end());
     }
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+  return SafetensorsStart(tensors, {{"format", "pt"}});
 }
 
-absl::StatusOr<UniqueFd> PrepareExport(const v1::JobSpec& job, int rank) {
-  if (rank != 0 || !WantsExport(job)) return UniqueFd();
-  const std::string directory = ExportDirectory(job);
+absl::StatusOr<UniqueFd> PrepareDirectory(const v1::JobSpec& job, int rank) {
+  const std::string& directory = job.checkpoint().dir();
+  if (rank != 0 || directory.empty() || (!WantsExport(job) && !job.checkpoint().save()))
+    return UniqueFd();
   std::error_code error;
-  std::filesystem::create_directories(directory, error);
+  std::filesystem::create_directories(WantsExport(job) ? ExportDirectory(job) : directory, error);
   if (error)
     return InvalidField("checkpoint.dir",
                         absl::StrCat("cannot make ", directory, ": ", error.message()));
@@ -130,8 +121,12 @@ absl::StatusOr<std::string> WriteExport(Session& session) {
   if (!WantsExport(session.job())) return std::string();
   const std::string directory = ExportDirectory(session.job());
   const std::string path = absl::StrCat(directory, "/model.safetensors");
+  TESSERA_ASSIGN_OR_RETURN(
+      const NameRules rules,
+      NameRules::Create("checkpoint.export_names", session.job().checkpoint().export_names()));
+  TESSERA_ASSIGN_OR_RETURN(const std::string start, ExportStart(session.plan(), rules));
   if (session.rank() != 0) {
-    TESSERA_RETURN_IF_ERROR(WriteUnits(session, -1, path));
+    TESSERA_RETURN_IF_ERROR(WriteUnits(session, rules, -1, path));
     return std::string();
   }
   const std::string temporary = absl::StrCat(path, ".writing");
@@ -139,10 +134,9 @@ absl::StatusOr<std::string> WriteExport(Session& session) {
   if (!file.valid())
     return absl::InternalError(
         absl::StrCat("cannot create ", temporary, ": ", std::strerror(errno)));
-  const std::string header = SafetensorsHeader(session.plan());
   absl::Status status =
-      WriteAll(file.get(), header.data(), static_cast<int64_t>(header.size()), temporary);
-  if (status.ok()) status = WriteUnits(session, file.get(), temporary);
+      WriteAll(file.get(), start.data(), static_cast<int64_t>(start.size()), temporary);
+  if (status.ok()) status = WriteUnits(session, rules, file.get(), temporary);
   if (status.ok()) status = SyncAndRename(file.get(), temporary, path, directory);
   if (!status.ok()) {
     unlink(temporary.c_str());

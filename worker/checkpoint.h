@@ -1,4 +1,5 @@
-// Files that a model is saved to.
+// What a job writes into its directory (checkpoint.dir): the directory itself, and the export. The
+// checkpoints are in checkpoint_saver.h.
 #ifndef TESSERA_WORKER_CHECKPOINT_H_
 #define TESSERA_WORKER_CHECKPOINT_H_
 
@@ -6,19 +7,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/name_rules.h"
 #include "common/unique_fd.h"
 #include "worker/session.h"
 
 namespace tessera {
 
-// Makes DIR/export for the job's export, so that a directory which cannot be written is known
-// before the first step and not after the last. Rank 0 alone does anything, and only if the job
-// wants an export (checkpoint.export, checkpoint.dir not empty). INVALID_ARGUMENT (field
-// checkpoint.dir): it cannot be made or written. FAILED_PRECONDITION: another job is to write
-// there, and the two would overwrite each other; the directory is this job's while the descriptor
-// that is given (none where nothing was done) is open, and at the latest until the process ends. A
-// file system without locks on directories goes unguarded.
-absl::StatusOr<UniqueFd> PrepareExport(const v1::JobSpec& job, int rank);
+// Makes checkpoint.dir for the job's checkpoints and export, so that a directory which cannot be
+// written is known before the first step and not after the last. Rank 0 alone does anything, and
+// only if the job is to write. INVALID_ARGUMENT (field checkpoint.dir): it cannot be made or
+// written. FAILED_PRECONDITION: another job is to write there, and the two would overwrite each
+// other; the directory is this job's while the descriptor that is given (none where nothing was
+// done) is open, and at the latest until the process ends. A file system without locks on
+// directories goes unguarded.
+absl::StatusOr<UniqueFd> PrepareDirectory(const v1::JobSpec& job, int rank);
 
 // Writes the whole model to DIR/export/model.safetensors if the job wants an export. All ranks call
 // it, outside a step; one unit is whole at a time, rank 0 writes. Tied parameters are written once,
@@ -28,9 +30,10 @@ absl::StatusOr<UniqueFd> PrepareExport(const v1::JobSpec& job, int rank);
 // full; names the file.
 absl::StatusOr<std::string> WriteExport(Session& session);
 
-// The first bytes of a safetensors file of `units`: the header's length and the header, padded to a
-// multiple of 8. Data follows in the units' order. Public for tests.
-std::string SafetensorsHeader(const v1::Plan& plan);
+// The first bytes of a safetensors file of `plan`: the header's length and the header, padded to a
+// multiple of 8. Data follows in the units' order. A parameter whose name `rules` makes "" is left
+// out. INVALID_ARGUMENT (checkpoint.export_names): two parameters get one name. Public for tests.
+absl::StatusOr<std::string> ExportStart(const v1::Plan& plan, const NameRules& rules);
 
 }  // namespace tessera
 

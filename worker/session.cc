@@ -53,6 +53,7 @@ absl::StatusOr<TensorView> UnitLease::Parameter(absl::string_view fqn) const {
 Session::~Session() = default;
 int Session::rank() const { return impl_->parts().assignment.rank(); }
 int Session::world_size() const { return impl_->parts().assignment.world_size(); }
+int64_t Session::step() const { return impl_->step(); }
 const v1::JobSpec& Session::job() const { return impl_->parts().spec; }
 const v1::Plan& Session::plan() const { return impl_->plan(); }
 Stream* Session::stream() const { return impl_->parts().stream; }
@@ -103,6 +104,7 @@ absl::StatusOr<ShardSpan> Session::GradientShard(int unit) const {
   return impl_->GradientShard(unit);
 }
 absl::Status Session::Finish() {
+  TESSERA_RETURN_IF_ERROR(impl_->SaveLast());
   const absl::StatusOr<std::string> path = WriteExport(*this);
   if (!path.ok()) return impl_->Keep(path.status());
   if (!path->empty()) LogInfo(absl::StrCat("wrote ", *path));

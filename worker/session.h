@@ -2,7 +2,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto session, Session::Join({}));
 //   TESSERA_ASSIGN_OR_RETURN(const int block, session->FindUnit("h.0"));
-//   for (;;) {
+//   while (session->step() < session->job().steps()) {
 //     TESSERA_ASSIGN_OR_RETURN(const StepInfo step, session->BeginStep({.learning_rate = rate}));
 //     TESSERA_RETURN_IF_ERROR(session->BeginMicroBatch({.index = 0}));
 //     {
@@ -14,7 +14,7 @@
 //     TESSERA_RETURN_IF_ERROR(session->Reduce(block));
 //     TESSERA_ASSIGN_OR_RETURN(const StepResult result,
 //                              session->EndStep({.loss_sum = loss, .loss_count = tokens}));
-//     if (result.step == session->job().steps() || result.drain) break;
+//     if (result.drain) break;
 //   }
 //   return session->Finish();
 //
@@ -104,8 +104,8 @@ class Session {
   // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`);
   // the job's device is cuda, and the program or the host cannot; or the root is not wrapped.
-  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; or checkpoint.dir
-  // cannot be written. (FAILED_PRECONDITION: another job is to write there.)
+  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; checkpoint.dir cannot
+  // be written (FAILED_PRECONDITION: another job does); checkpoint.resume or import does not fit.
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
   static absl::StatusOr<std::unique_ptr<Session>> Join(Options options);
 
@@ -117,6 +117,7 @@ class Session {
 
   int rank() const;
   int world_size() const;
+  int64_t step() const;  // the last one committed; before the first 0, or that resumed from
   const v1::JobSpec& job() const;  // with every default filled in
   const v1::Plan& plan() const;
   // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
@@ -160,8 +161,8 @@ class Session {
   absl::Status Reduce(int unit, Stream* stream = nullptr);
 
   // Waits for the reductions, votes with every rank, and if all voted applies the optimizer to this
-  // rank's shards. FAILED_PRECONDITION: a unit with trainable parameters was not reduced, or not
-  // since gradients of it were kept; names it.
+  // rank's shards; begins a checkpoint where one is due. FAILED_PRECONDITION: a unit with trainable
+  // parameters was not reduced since it had gradients; names it. INTERNAL: saving failed earlier.
   absl::StatusOr<StepResult> EndStep(const StepMetrics& metrics);
 
   // The whole parameter; all ranks call it, outside a step. writeback: WriteBack (write_back.h) is
@@ -183,9 +184,8 @@ class Session {
   // This rank's averaged gradient shard of the last step, in gradient_dtype. Only read it.
   absl::StatusOr<ShardSpan> GradientShard(int unit) const;
 
-  // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),
-  // waits for every rank, then leaves the job as one whose work succeeded. INTERNAL: the export
-  // could not be written; names the file.
+  // Saves what the job wants saved at its end, waits for every rank, then leaves the job as one
+  // whose work succeeded. INTERNAL: a file could not be written; names it.
   absl::Status Finish();
   // Ends this rank's part with `status`; peers end with an error that names this rank.
   void Abort(const absl::Status& status);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint_index.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/parameter_groups.h"
@@ -31,6 +32,23 @@ v1::Plan MakePlan(const SessionParts& parts) {
 BackwardPrefetch BackwardPrefetchOf(const v1::MemorySpec& memory) {
   if (memory.backward_prefetch() == "post") return BackwardPrefetch::kPost;
   return memory.backward_prefetch() == "none" ? BackwardPrefetch::kNone : BackwardPrefetch::kPre;
+}
+
+CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
+  CheckpointSaver::Options options;
+  options.job = parts.spec;
+  options.index = MakeCheckpointIndex(parts.spec, parts.layout, parts.planned.units,
+                                      parts.planned.layouts, *parts.store);
+  options.rank = parts.assignment.rank();
+  options.shard_index = parts.assignment.shard_index();
+  options.replica_index = parts.assignment.replica_index();
+  options.store = parts.store.get();
+  options.collectives = parts.collectives.get();
+  options.faults = parts.writer_faults;
+  const std::string own =
+      absl::StrCat(parts.spec.checkpoint().dir(), "/", CheckpointDirectory(parts.start.step));
+  if (parts.start.path == own) options.loaded_step = parts.start.step;
+  return options;
 }
 
 // As torch.nn.utils.clip_grad_norm_.
@@ -66,7 +84,11 @@ SessionImpl::SessionImpl(SessionParts parts)
                  .divide_factor = parts_.spec.mixed_precision().divide_factor()}),
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
       unmanaged_(norm_type_),
-      loss_scale_(parts_.spec.mixed_precision().loss_scale()) {
+      loss_scale_(parts_.spec.mixed_precision().loss_scale()),
+      state_(parts_.start),
+      saver_(MakeSaverOptions(parts_)) {
+  if (!state_.path.empty()) loss_scale_.Restore(state_.loss_scale, state_.loss_scale_steps);
+  KeepLossScale();
   parts_.store->WriteComputeSlices();
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
     executor_.PublishShard(unit);
@@ -105,7 +127,7 @@ absl::Status SessionImpl::Keep(absl::Status status) {
 
 absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (step_ > 0 || in_step_)
+  if (state_.step > parts_.start.step || in_step_)
     return absl::FailedPreconditionError("DeclareOrder comes before the first step");
   return executor_.SetOrder(std::move(order));
 }
@@ -118,10 +140,10 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   TESSERA_RETURN_IF_ERROR(Keep(executor_.Progress()));
   in_step_ = true;
   step_options_ = options;
-  parts_.faults->set_step(step_ + 1);
+  parts_.faults->set_step(state_.step + 1);
   executor_.BeginStep();
   unmanaged_ = NormSum(norm_type_);
-  return StepInfo{.step = step_ + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
+  return StepInfo{.step = state_.step + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
 }
 
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -237,7 +259,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
   ShardStore& store = *parts_.store;
   Vote vote = MeasureGradients();
-  vote.step = step_ + 1;
+  vote.step = state_.step + 1;
   vote.attempt = 1;
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
@@ -247,11 +269,11 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
     TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,
                         .attempt = vote.attempt,
-                        .update = updates_ + 1,
+                        .update = state_.updates + 1,
                         .learning_rate = step_options_.learning_rate,
                         .loss_scale = loss_scale_.factor(),
                         .loss_scale_age = loss_scale_.age(),
-                        .data_position = step_ * parts_.spec.global_batch()});
+                        .data_position = state_.data_position});
   parts_.faults->Hit("vote");
   absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
   TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
@@ -262,12 +284,42 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
     executor_.PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
-  ++step_;
-  if (!result.non_finite) ++updates_;
+  ++state_.step;
+  if (!result.non_finite) ++state_.updates;
+  state_.data_position += parts_.spec.global_batch();
   loss_scale_.Update(result.non_finite);
+  KeepLossScale();
   in_step_ = false;
-  Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
+  TESSERA_RETURN_IF_ERROR(Keep(saver_.AfterStep(state_)));
+  Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
   return result;
+}
+
+void SessionImpl::KeepLossScale() {
+  state_.loss_scale = loss_scale_.factor();
+  state_.loss_scale_steps = loss_scale_.age();
+}
+
+absl::Status SessionImpl::AgreeOnStart() {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> payloads,
+      parts_.collectives->Exchange(
+          absl::string_view(reinterpret_cast<const char*>(&state_.step), sizeof(state_.step)),
+          "every rank to say at which step it starts"));
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    int64_t step = 0;
+    std::memcpy(&step, payloads[i].data(), sizeof(step));
+    if (step == state_.step) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", i, " starts at step ", step, ", rank ", parts_.assignment.rank(),
+                     " at ", state_.step, "; do all hosts see the same checkpoint.dir?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::SaveLast() {
+  TESSERA_RETURN_IF_ERROR(Usable());
+  return Keep(saver_.Finish(state_));
 }
 
 absl::Status SessionImpl::WriteGradientsForTests() const {
@@ -320,7 +372,7 @@ void SessionImpl::Report(bool now) {
   report.set_generation(parts_.assignment.generation());
   report.set_rank(parts_.assignment.rank());
   report.set_incarnation(parts_.incarnation);
-  report.set_step(step_);
+  report.set_step(state_.step);
   report.set_measured_bytes(parts_.measured_bytes);
   for (v1::OperationSample& sample : stats_.TakeChanged())
     *report.add_samples() = std::move(sample);

@@ -16,6 +16,7 @@
 #include "common/unique_fd.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/checkpoint_saver.h"
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
 #include "worker/loss_scale.h"
@@ -24,6 +25,7 @@
 #include "worker/session.h"
 #include "worker/shard_store.h"
 #include "worker/stats_recorder.h"
+#include "worker/training_state.h"
 #include "worker/unit_executor.h"
 
 namespace tessera {
@@ -39,8 +41,10 @@ struct SessionParts {
   std::string incarnation;
   std::string
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
-  UniqueFd export_lock;  // as PrepareExport gave it
+  UniqueFd directory_lock;  // as PrepareDirectory gave it
+  TrainingState start;      // what the shards were filled with
   std::unique_ptr<FaultPoints> faults;
+  std::shared_ptr<FaultPoints> writer_faults;  // of the thread that writes checkpoints; may be null
   // A GPU's rank: what its collectives talk to the host's other ranks through. Else null.
   std::unique_ptr<Collectives> host_collectives;
   std::unique_ptr<Collectives> collectives;
@@ -61,6 +65,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const SessionParts& parts() const { return parts_; }
   const v1::Plan& plan() const { return plan_; }
   FaultPoints& faults() { return *parts_.faults; }
+  int64_t step() const { return state_.step; }
+
+  // Every rank starts from the same step. FAILED_PRECONDITION: names one that does not.
+  absl::Status AgreeOnStart();
+  // Saves the last checkpoint, if the job wants one and it is not saved already.
+  absl::Status SaveLast();
 
   // As in session.h.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;
@@ -90,8 +100,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   // For the headers beside session.h.
   UnitExecutor& executor() { return executor_; }
   bool in_step() const { return in_step_; }
-  int64_t step() const { return step_; }        // the last one committed
-  int64_t updates() const { return updates_; }  // steps that were not skipped
+  int64_t updates() const { return state_.updates; }  // steps that were not skipped
   bool has_reduce_hook() const { return executor_.has_reduce_hook(); }
   void SetReduceHook(UnitExecutor::ReduceHook hook) { executor_.SetReduceHook(std::move(hook)); }
   absl::Status CheckUsable() const { return Usable(); }
@@ -145,6 +154,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status Usable() const;
   absl::StatusOr<std::vector<Vote>> ExchangeVotes(const Vote& own);
   Vote MeasureGradients() const;
+  void KeepLossScale();  // in state_
   StepResult Tally(const std::vector<Vote>& votes) const;
   absl::Status WriteGradientsForTests() const;
   void Report(bool now);
@@ -163,11 +173,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   uint64_t meetings_ = 0;   // calls of Meet
   MicroBatch micro_batch_;
   StepOptions step_options_;
-  int64_t step_ = 0;     // the last one committed
-  int64_t updates_ = 0;  // steps that were not skipped
   LossScale loss_scale_;
+  TrainingState state_;  // of the last step committed
   std::vector<v1::Progress> unsent_progress_;
   absl::Time last_report_ = absl::InfinitePast();
+  CheckpointSaver saver_;
 };
 
 // How the headers beside session.h get at what a Session is made of.

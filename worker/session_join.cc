@@ -22,6 +22,7 @@
 #include "worker/agent_socket.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
+#include "worker/checkpoint_loader.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/data_path.h"
 #include "worker/device/probe.h"
@@ -251,7 +252,7 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
         join, timeout, [relay](const absl::Status& status) { relay->End(status); }));
   }
   // Before the first step, so that what keeps the last one's export from being written is known.
-  TESSERA_ASSIGN_OR_RETURN(parts.export_lock, PrepareExport(hello.spec(), join.rank()));
+  TESSERA_ASSIGN_OR_RETURN(parts.directory_lock, PrepareDirectory(hello.spec(), join.rank()));
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
@@ -277,6 +278,12 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   store.faults = parts.faults.get();
   TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
   TESSERA_RETURN_IF_ERROR(FillShards(hello, parts.planned, built, *parts.store));
+  TESSERA_ASSIGN_OR_RETURN(parts.start, LoadValues({.job = hello.spec(),
+                                                    .units = parts.planned.units,
+                                                    .layouts = parts.planned.layouts,
+                                                    .shard_index = hello.assignment().shard_index(),
+                                                    .store = *parts.store,
+                                                    .log = join.rank() == 0}));
   TESSERA_ASSIGN_OR_RETURN(parts.measured_bytes, MeasureMappedBytes());
   return parts.membership->AwaitStart(parts.measured_bytes, timeout);
 }
@@ -299,6 +306,7 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     parts.host = hello.host();
     parts.incarnation = hello.incarnation();
     parts.gradients_dir = env.test_gradients_dir;
+    parts.writer_faults = std::make_shared<FaultPoints>(faults);
     parts.faults = std::make_unique<FaultPoints>(std::move(faults));
     return BecomeReady(memory, rank.relay, on_gpu, built, parts);
   };
@@ -307,7 +315,13 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;
   }
-  return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
+  const bool resumes = parts.spec.checkpoint().resume() != "none";
+  auto impl = std::make_shared<SessionImpl>(std::move(parts));
+  if (absl::Status status = resumes ? impl->AgreeOnStart() : absl::OkStatus(); !status.ok()) {
+    impl->Abort(status);
+    return status;
+  }
+  return std::make_unique<Session>(std::move(impl));
 }
 
 absl::StatusOr<std::unique_ptr<Session>> BecomeBuilt(WrapBuilder& builder, const ProcessEnv& env,

@@ -101,8 +101,10 @@ void SessionImpl::EndWriting(int unit) {
 void SessionImpl::ResumeAt(int64_t step, int64_t updates, double loss_scale,
                            int64_t loss_scale_age) {
   if (loss_scale > 0) loss_scale_.Restore(loss_scale, loss_scale_age);
-  step_ = step;
-  updates_ = updates;
+  KeepLossScale();
+  state_.step = step;
+  state_.updates = updates;
+  state_.data_position = step * parts_.spec.global_batch();
   parts_.store->ResumeAt(step, updates);
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
-#include "coordinator/model_import/json_document.h"
+#include "common/json_document.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 #include "common/model_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/model_import/hf_families.h"
-#include "coordinator/model_import/json_document.h"
+#include "common/json_document.h"
 
 namespace tessera {
 namespace {

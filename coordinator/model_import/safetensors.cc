@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -12,17 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/errors.h"
+#include "common/json_document.h"
 #include "common/model_spec.h"
+#include "common/safetensors_header.h"
 #include "common/status_macros.h"
-#include "coordinator/model_import/json_document.h"
-#include "coordinator/model_import/safetensors_header.h"
 
 namespace tessera {
 namespace {
-
-// The index of a model of 100,000 tensors has 10 MB.
-constexpr int64_t kMaxIndexBytes = int64_t{32} << 20;
-constexpr int kMaxIndexDepth = 16;
 
 bool IsNumber(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
@@ -130,97 +124,7 @@ absl::Status FillModule(const Node& node, v1::Module* module) {
   return absl::OkStatus();
 }
 
-// The index and the headers name the same tensors, each in the same file.
-absl::Status CheckIndex(const SafetensorsIndex& index, absl::Span<const SafetensorsFile> files,
-                        const std::vector<std::vector<SafetensorsTensor>>& tensors) {
-  size_t found = 0;
-  std::set<std::pair<absl::string_view, absl::string_view>> there;  // file, tensor
-  for (size_t i = 0; i < files.size(); ++i) {
-    for (const SafetensorsTensor& tensor : tensors[i]) {
-      const auto listed = index.weight_map.find(tensor.name);
-      if (listed == index.weight_map.end() || listed->second != files[i].name) {
-        return InvalidField(TensorPlace(files[i].name, tensor.name),
-                            absl::StrCat("is there, but ", index.name, " says ",
-                                         listed == index.weight_map.end()
-                                             ? "nothing of it"
-                                             : absl::StrCat("it is in ", listed->second)));
-      }
-      there.emplace(files[i].name, tensor.name);
-      ++found;
-    }
-  }
-  if (found == index.weight_map.size()) return absl::OkStatus();
-  for (const auto& [tensor, file] : index.weight_map) {
-    if (there.count({file, tensor}) > 0) continue;
-    return InvalidField(TensorPlace(index.name, tensor),
-                        absl::StrCat("should be in ", file, " and is not there"));
-  }
-  return absl::OkStatus();
-}
-
-bool IsPlainName(absl::string_view name) {
-  return absl::EndsWith(name, ".safetensors") && name.find('/') == absl::string_view::npos &&
-         name.find('\\') == absl::string_view::npos &&
-         std::none_of(name.begin(), name.end(), absl::ascii_iscntrl);
-}
-
 }  // namespace
-
-std::vector<std::string> SafetensorsIndex::Files() const {
-  std::set<std::string> files;
-  for (const auto& [tensor, file] : weight_map) files.insert(file);
-  return {files.begin(), files.end()};
-}
-
-absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view file_name, absl::string_view start,
-                                               int64_t file_bytes) {
-  if (static_cast<int64_t>(start.size()) < kSafetensorsLengthBytes) {
-    return InvalidField(
-        file_name, absl::StrCat("has ", start.size(), " bytes, too few for a safetensors file"));
-  }
-  uint64_t bytes = 0;
-  for (int64_t i = kSafetensorsLengthBytes - 1; i >= 0; --i) {
-    bytes = bytes << 8 | static_cast<unsigned char>(start[static_cast<size_t>(i)]);
-  }
-  const auto fault = [&](absl::string_view message) {
-    return InvalidField(file_name, absl::StrCat("says that its header has ", bytes, " bytes",
-                                                message, "; it is damaged or no safetensors file"));
-  };
-  if (bytes == 0) return fault("");
-  if (bytes > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
-    return fault(absl::StrCat(", and the format allows ", kMaxSafetensorsHeaderBytes));
-  }
-  const auto header = static_cast<int64_t>(bytes);
-  if (file_bytes < kSafetensorsLengthBytes + header) {
-    return fault(absl::StrCat(", and the file has ", file_bytes));
-  }
-  return header;
-}
-
-absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
-                                                       absl::string_view source_name) {
-  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json document,
-                           ParseJsonObject(json, source_name, kMaxIndexBytes, kMaxIndexDepth));
-  const auto map = document.find("weight_map");
-  if (map == document.end() || !map->is_object() || map->empty()) {
-    return InvalidField(source_name, absl::StrCat("weight_map ",
-                                                  map == document.end() ? "is missing"
-                                                  : map->is_object()    ? "is empty"
-                                                                        : "is not an object",
-                                                  "; give an object of tensors and their files"));
-  }
-  SafetensorsIndex index;
-  index.name = std::string(source_name);
-  for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string() || !IsPlainName(file.get_ref<const std::string&>())) {
-      return InvalidField(TensorPlace(source_name, tensor),
-                          absl::StrCat("is in ", ShowJson(file),
-                                       "; give the name of a .safetensors file beside the index"));
-    }
-    index.weight_map.emplace(tensor, file.get<std::string>());
-  }
-  return index;
-}
 
 absl::StatusOr<v1::ModelSpec> ModelFromSafetensors(absl::Span<const SafetensorsFile> files,
                                                    const SafetensorsIndex* index,
@@ -234,7 +138,7 @@ absl::StatusOr<v1::ModelSpec> ModelFromSafetensors(absl::Span<const SafetensorsF
     left -= static_cast<int64_t>(of_file.size());
     tensors.push_back(std::move(of_file));
   }
-  if (index != nullptr) TESSERA_RETURN_IF_ERROR(CheckIndex(*index, files, tensors));
+  if (index != nullptr) TESSERA_RETURN_IF_ERROR(CheckSafetensorsIndex(*index, files, tensors));
   Node root;
   for (size_t i = 0; i < files.size(); ++i) {
     for (const SafetensorsTensor& tensor : tensors[i]) {

@@ -22,50 +22,13 @@
 #ifndef TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 #define TESSERA_COORDINATOR_MODEL_IMPORT_SAFETENSORS_H_
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/safetensors_header.h"
 #include "tessera/v1/model.pb.h"
 
 namespace tessera {
-
-// A file begins with the header's length, 8 bytes in little-endian order.
-inline constexpr int64_t kSafetensorsLengthBytes = 8;
-// The format's own limit of a header.
-inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
-// Of a model, in all of its files. The largest published ones have some 100,000.
-inline constexpr int64_t kMaxSafetensorsTensors = 500'000;
-
-struct SafetensorsFile {
-  std::string name;        // as the index calls it; for messages
-  std::string header;      // JSON, without the length before it
-  int64_t file_bytes = 0;  // of the whole file
-};
-
-// Which file each tensor is in: model.safetensors.index.json.
-struct SafetensorsIndex {
-  std::string name;  // for messages
-  std::map<std::string, std::string> weight_map;
-
-  // Each file once, in byte order.
-  std::vector<std::string> Files() const;
-};
-
-// Bytes of the header that follows the first 8. `start` is what the file starts with, 8 bytes or,
-// in a shorter file, all. INVALID_ARGUMENT: the header is empty, over the limit or not all in the
-// file.
-absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view file_name, absl::string_view start,
-                                               int64_t file_bytes);
-
-// INVALID_ARGUMENT: not JSON with a weight_map of names to plain names of .safetensors files beside
-// the index.
-absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
-                                                       absl::string_view source_name);
 
 // A valid ModelSpec of all tensors in `files`. With an index, these are the files that it lists,
 // and their tensors are those of its weight_map; without one there is one file. INVALID_ARGUMENT: a

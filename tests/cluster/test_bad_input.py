@@ -181,7 +181,8 @@ RUNS = {
     "short text": (["--set", "data=short.txt"], "short.txt"),
     "bad name": (["--set", "name=no/slashes"], "name"),
     "export where nothing can be": (["--set", "checkpoint.dir=empty.txt/below"], "checkpoint.dir"),
-    "resume comes later": (["--set", "checkpoint.resume=auto"], "checkpoint.resume"),
+    "resume from nowhere": (["--set", "checkpoint.resume=nowhere"], "checkpoint.resume"),
+    "import of nothing": (["--set", "checkpoint.import=nowhere"], "checkpoint.import"),
 }
 
 
@@ -228,7 +229,9 @@ def test_submit_names_the_field_and_creates_nothing(sandbox):
     assert sandbox.tessera("get", "job", "small", f"--coordinator={address}").code == 4
 
 
-@pytest.mark.parametrize("field", ["data", "checkpoint.dir"])
+@pytest.mark.parametrize(
+    "field", ["data", "checkpoint.dir", "checkpoint.resume", "checkpoint.import"]
+)
 def test_submit_wants_paths_that_the_workers_see(sandbox, field):
     _, address = sandbox.start_coordinator()
     where = f"--coordinator={address}"

@@ -36,13 +36,14 @@ def test_trains_and_prints_what_was_promised(sandbox):
     assert re.fullmatch(r"coordinator 127\.0\.0\.1:\d+", program.out[0])
     # Every 20 steps, at each evaluation (25) and at the last step, which is evaluated too.
     assert progress(program) == [(20, False), (25, True), (40, True)], program.transcript()
-    assert program.out[-1] == f"export {export_of(sandbox)}"
+    directory = export_of(sandbox).parent.parent
+    assert program.out[-2:] == [f"checkpoint {directory}/step-40", f"export {export_of(sandbox)}"]
     text = "\n".join(program.out)
     for unit in ("h.0", "(root)"):
         assert unit in text
     for operation in ("unshard", "wait", "reduce", "optimizer"):
         assert f" {operation} " in text
-    assert max(map(len, program.out[1:-1])) <= 80
+    assert max(map(len, program.out[1:-2])) <= 80
 
     header = next(index for index, line in enumerate(program.out) if line.startswith("RANK "))
     ranks = [line.replace(",", "").split() for line in program.out[header + 1 : header + 3]]
@@ -154,10 +155,11 @@ def test_one_worker_is_enough(sandbox):
 
 
 def test_export_can_be_left_out(sandbox):
-    job = sandbox.write_job({**SMALL_JOB, "steps": 3, "checkpoint": {"export": False}})
+    checkpoint = {"export": False, "save": False}
+    job = sandbox.write_job({**SMALL_JOB, "steps": 3, "checkpoint": checkpoint})
     program = sandbox.tessera("run", f"--job={job}")
     assert program.code == 0, program.transcript()
-    assert not any(line.startswith("export ") for line in program.out)
+    assert not any(line.startswith(("export ", "checkpoint ")) for line in program.out)
     assert [entry.name for entry in sandbox.directory.iterdir()] == ["small.json"]
 
 

@@ -21,7 +21,7 @@ JOB = {
     "steps": 2,
     "global_batch": 2,
     "optimizer": {"name": "sgd", "lr": 0.5, "weight_decay": 0},
-    "checkpoint": {"export": False},
+    "checkpoint": {"export": False, "save": False},
 }
 
 

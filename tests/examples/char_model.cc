@@ -66,7 +66,7 @@ absl::Status Train(Session& session) {
   if (text.size() <= kBack) return absl::InvalidArgumentError("data: no text in " + job.data());
   std::vector<size_t> places(job.global_batch() / session.world_size());
   bool drain = false;  // `tessera drain`: this step is the last one, on every rank
-  for (int64_t step = 0; step < job.steps() && !drain;) {
+  for (int64_t step = session.step(); step < job.steps() && !drain;) {
     TESSERA_ASSIGN_OR_RETURN(const tessera::StepInfo info,
                              session.BeginStep({.learning_rate = job.optimizer().lr()}));
     TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));

@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "common/unsharded_file.h"
 #include "coordinator/layout.h"
+#include "worker/checkpoint_loader.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/parameter_init.h"
 
@@ -233,6 +234,16 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
     TESSERA_RETURN_IF_ERROR(
         FillShard(plan_.plan.units(unit), plan_.layout.units(unit), parts.assignment.shard_index(),
                   static_cast<uint64_t>(spec_.seed()), parts.store->Parameters(unit)));
+  }
+  TESSERA_ASSIGN_OR_RETURN(parts.start, LoadValues({.job = spec_,
+                                                    .units = parts.planned.units,
+                                                    .layouts = parts.planned.layouts,
+                                                    .shard_index = rank,
+                                                    .store = *parts.store,
+                                                    .log = false}));
+  if (options_.writer_fault) {
+    parts.writer_faults = std::make_shared<FaultPoints>(
+        [this, rank](absl::string_view point, int64_t) { options_.writer_fault(rank, point); });
   }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }

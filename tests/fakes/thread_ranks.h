@@ -50,13 +50,15 @@ class ThreadRanks {
         nullptr;
     // Makes a rank's line to a coordinator; none: null.
     std::function<std::unique_ptr<MembershipClient>(int rank)> membership = nullptr;
+    // Called by each rank's thread that writes checkpoints, at its fault points. Null: nothing.
+    std::function<void(int rank, absl::string_view point)> writer_fault = nullptr;
     // What else a rank does before its shards are made: it may replace its collectives, as a rank
     // on a GPU does. Null: nothing.
     std::function<absl::Status(int rank, absl::Span<char> rank_file, SessionParts& parts)> prepare =
         nullptr;
   };
 
-  // `spec` is resolved here. Shards are filled by the spec's seed.
+  // `spec` is resolved here. Shards are filled by the spec's seed, or as spec.checkpoint says.
   static absl::StatusOr<std::unique_ptr<ThreadRanks>> Create(const v1::JobSpec& spec,
                                                              int world_size, Options options);
 

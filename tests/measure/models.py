@@ -42,7 +42,7 @@ def job_of(name, shape):
         "steps": STEPS, "global_batch": shape["batch"], "eval_every": 0,
         "optimizer": {"lr": 1e-4, "warmup_steps": 1},
         "mixed_precision": dtypes,
-        "checkpoint": {"export": False},
+        "checkpoint": {"export": False, "save": False},
         # The first touch of many GiB and a step of many seconds, on a machine that is shared.
         "timeouts": {"form": "600s", "collective": "600s", "lease": "60s"},
     }

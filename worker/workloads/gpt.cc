@@ -112,7 +112,7 @@ class GptProgram {
 
   absl::Status Run() {
     bool drain = false;
-    for (int64_t step = 0; step < job_.steps() && !drain;) {
+    for (int64_t step = session_.step(); step < job_.steps() && !drain;) {
       throughput_.Start();
       TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(step + 1));
       throughput_.Stop(job_.global_batch() * batch_.context);

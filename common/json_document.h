@@ -6,8 +6,8 @@
 //                            ParseJsonObject(text, "config.json", 4 << 20, 16));
 //
 // No exception crosses these functions. Thread-safety: pure functions of values.
-#ifndef TESSERA_COORDINATOR_MODEL_IMPORT_JSON_DOCUMENT_H_
-#define TESSERA_COORDINATOR_MODEL_IMPORT_JSON_DOCUMENT_H_
+#ifndef TESSERA_COMMON_JSON_DOCUMENT_H_
+#define TESSERA_COMMON_JSON_DOCUMENT_H_
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -35,4 +35,4 @@ std::string ShowJson(const nlohmann::json& value);
 
 }  // namespace tessera
 
-#endif  // TESSERA_COORDINATOR_MODEL_IMPORT_JSON_DOCUMENT_H_
+#endif  // TESSERA_COMMON_JSON_DOCUMENT_H_

@@ -1,4 +1,4 @@
-#include "coordinator/model_import/json_document.h"
+#include "common/json_document.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

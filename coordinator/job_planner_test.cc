@@ -241,6 +241,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
   std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
       {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
+      {Job(R"(,"workload":"replay","device":"cuda")"), "device", "the workload replay computes"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "float64 is not available yet; use float32, bfloat16 or float16"},
       {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",
@@ -258,8 +259,8 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
                      "give none");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
-  job.set_workload("replay");
-  cases.emplace_back(job, "workload", "use gpt or attached");
+  job.set_workload("dreams");
+  cases.emplace_back(job, "workload", "use gpt, replay or attached");
   for (auto& [resolved, field, because] : cases) {
     v1::JobSpec plannable = Job(field == "model" ? spec : "");
     *plannable.mutable_mixed_precision() = resolved.mixed_precision();

@@ -116,9 +116,12 @@ class Session {
 
   int rank() const;
   int world_size() const;
+  int shard_index() const;  // in the rank's shard group
   // With every default filled in.
   const v1::JobSpec& job() const;
   const v1::Plan& plan() const;
+  // Where a unit's elements lie. `unit` is one of the plan.
+  const v1::UnitLayout& layout(int unit) const;
   // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
   // leases and gradients are ordered. Others are UNIMPLEMENTED. Else null.
   Stream* stream() const;
@@ -171,13 +174,10 @@ class Session {
   // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it, with
   // keep = false where they do not need the values.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
-
   // Sums up to 8 values over all ranks, in rank order; every rank gets the same bits.
   absl::Status AllReduceSum(absl::Span<double> values);
-
   // Waits for every rank. `what` names the moment in errors.
   absl::Status Barrier(absl::string_view what);
-
   // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 

@@ -188,6 +188,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   executor_.Sweep();
 
   ShardStore& store = *parts_.store;
+  if (parts_.faults->Spoils("reduced")) SpoilGradientForTests();
   Vote vote = store.MeasureGradients();
   vote.step = step_ + 1;
   vote.attempt = 1;
@@ -219,6 +220,16 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   in_step_ = false;
   Report(/*now=*/step_ == 1 || step_ == parts_.spec.steps());
   return result;
+}
+
+void SessionImpl::SpoilGradientForTests() {
+  for (int unit = 0; unit < plan_.units_size(); ++unit) {
+    const auto shard = parts_.store->Gradients(unit);
+    if (plan_.units(unit).trainable_numel() == 0 || shard.empty()) continue;
+    // The last bit of the element in the middle.
+    reinterpret_cast<unsigned char&>(shard[shard.size() / 2]) ^= 1;
+    return;
+  }
 }
 
 absl::Status SessionImpl::WriteGradientsForTests() const {

@@ -102,6 +102,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::StatusOr<std::vector<Vote>> ExchangeVotes(const Vote& own);
   StepResult Tally(const std::vector<Vote>& votes) const;
   absl::Status WriteGradientsForTests() const;
+  void SpoilGradientForTests();
   void Report(bool now);
 
   SessionParts parts_;

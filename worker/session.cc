@@ -104,7 +104,7 @@ absl::Status Session::AllReduceSum(absl::Span<double> values) {
 }
 absl::Status Session::Barrier(absl::string_view what) { return impl_->Barrier(what); }
 void Session::ReportProgress(const v1::Progress& progress) { impl_->ReportProgress(progress); }
-absl::StatusOr<absl::Span<const float>> Session::GradientShard(int unit) const {
+absl::StatusOr<ShardSpan> Session::GradientShard(int unit) const {
   return impl_->GradientShard(unit);
 }
 absl::Status Session::Finish() {

@@ -52,6 +52,7 @@
 #include "tessera/v1/plan.pb.h"
 #include "worker/device/device.h"
 #include "worker/session_types.h"
+#include "worker/shard_span.h"
 #include "worker/tensor_view.h"
 
 namespace tessera {
@@ -171,8 +172,7 @@ class Session {
   // UNIMPLEMENTED.
   absl::StatusOr<SummonedParameter> Summon(absl::string_view fqn, bool writeback = false);
 
-  // Every parameter of a unit, as Summon gives it, for the price of one. All ranks call it, with
-  // keep = false where they do not need the values.
+  // Every parameter of a unit for the price of one. keep = false: this rank only takes part.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
   // Sums up to 8 values over all ranks, in rank order; every rank gets the same bits.
   absl::Status AllReduceSum(absl::Span<double> values);
@@ -181,8 +181,8 @@ class Session {
   // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 
-  // This rank's averaged gradient shard of the last step: float32, shard_numel elements.
-  absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
+  // This rank's averaged gradient shard of the last step, in the unit's gradient_dtype. Only read it.
+  absl::StatusOr<ShardSpan> GradientShard(int unit) const;
 
   // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),
   // waits for every rank, then leaves the job as one whose work succeeded. INTERNAL: the export

@@ -212,8 +212,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
                ClipCoefficient(parts_.spec.optimizer().clip_norm(), result.gradient_norm));
   store.FinishStep([&](int unit, double us) {
     executor_.PublishShard(unit);
-    stats_.Record(unit, v1::OPTIMIZER, us,
-                  3 * static_cast<int64_t>(store.Parameters(unit).size() * sizeof(float)));
+    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
   ++step_;
   if (!result.non_finite) ++updates_;
@@ -234,12 +233,11 @@ void SessionImpl::SpoilGradientForTests() {
 
 absl::Status SessionImpl::WriteGradientsForTests() const {
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    const absl::Span<float> gradients = parts_.store->Gradients(unit);
+    const ShardSpan gradients = parts_.store->Gradients(unit);
     const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-",
                                           parts_.assignment.rank(), ".f32");
     std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(gradients.data()),
-               static_cast<std::streamsize>(gradients.size() * sizeof(float)));
+    file.write(gradients.data, gradients.bytes());
     if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();

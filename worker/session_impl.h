@@ -75,7 +75,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status AllReduceSum(absl::Span<double> values);
   absl::Status Barrier(absl::string_view what);
   void ReportProgress(const v1::Progress& progress);
-  absl::StatusOr<absl::Span<const float>> GradientShard(int unit) const;
+  absl::StatusOr<ShardSpan> GradientShard(int unit) const;
   absl::Status Finish();
   void Abort(const absl::Status& status);
 

@@ -187,7 +187,7 @@ absl::Status FillShards(const v1::AgentHello& hello, const PlannedUnits& planned
                         ShardStore& store) {
   const int index = hello.assignment().shard_index();
   for (size_t unit = 0; unit < planned.units.size(); ++unit) {
-    const absl::Span<float> shard = store.Parameters(static_cast<int>(unit));
+    const absl::Span<float> shard = store.Parameters(static_cast<int>(unit)).as<float>();
     if (built != nullptr) {
       TESSERA_RETURN_IF_ERROR(
           built->MoveTo(planned.units[unit], planned.layouts[unit], index, shard));

@@ -136,7 +136,8 @@ absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit,
     return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
   parts_.faults->Hit("export");
   const v1::UnitLayout& layout = parts_.planned.layouts[unit];
-  std::vector<float> whole(keep ? layout.padded_numel() : 0);
+  const int64_t element = DTypeBytes(plan_.units(unit).original_dtype());
+  std::vector<char> whole(keep ? layout.padded_numel() * element : 0);
   TESSERA_RETURN_IF_ERROR(Keep(executor_.GatherMaster(unit, keep ? whole.data() : nullptr)));
   std::vector<SummonedParameter> summoned;
   for (int p = 0; keep && p < layout.parameters_size(); ++p) {
@@ -145,8 +146,8 @@ absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit,
     into.fqn = parameter.fqn();
     into.dtype = plan_.units(unit).original_dtype();
     into.shape = {parameter.shape().begin(), parameter.shape().end()};
-    const char* begin = reinterpret_cast<const char*>(whole.data() + layout.parameters(p).offset());
-    into.bytes.assign(begin, begin + parameter.numel() * static_cast<int64_t>(sizeof(float)));
+    const char* begin = whole.data() + layout.parameters(p).offset() * element;
+    into.bytes.assign(begin, begin + parameter.numel() * element);
   }
   return summoned;
 }
@@ -159,9 +160,9 @@ absl::StatusOr<SummonedParameter> SessionImpl::Summon(absl::string_view fqn) {
   return std::move(parameter);
 }
 
-absl::StatusOr<absl::Span<const float>> SessionImpl::GradientShard(int unit) const {
+absl::StatusOr<ShardSpan> SessionImpl::GradientShard(int unit) const {
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  return absl::Span<const float>(parts_.store->Gradients(unit));
+  return parts_.store->Gradients(unit);
 }
 
 }  // namespace tessera

@@ -108,16 +108,17 @@ uint16_t* ShardStore::ComputeSlice(int unit) const {
   return reinterpret_cast<uint16_t*>(options_.slices[unit]);
 }
 
-absl::Span<float> ShardStore::Parameters(int unit) const {
-  if (MasterIsSlice(unit)) {
-    return absl::MakeSpan(reinterpret_cast<float*>(options_.slices[unit]),
-                          options_.layouts[unit].shard_numel());
-  }
-  return At(options_.layouts[unit].parameter_offset_bytes(), unit);
+ShardSpan ShardStore::Parameters(int unit) const {
+  char* const own = options_.file.data() + options_.layouts[unit].parameter_offset_bytes();
+  return {.data = MasterIsSlice(unit) ? options_.slices[unit] : own,
+          .numel = options_.layouts[unit].shard_numel(),
+          .dtype = v1::FLOAT32};
 }
 
-absl::Span<float> ShardStore::Gradients(int unit) const {
-  return At(options_.layouts[unit].gradient_offset_bytes(), unit);
+ShardSpan ShardStore::Gradients(int unit) const {
+  return {.data = options_.file.data() + options_.layouts[unit].gradient_offset_bytes(),
+          .numel = options_.layouts[unit].shard_numel(),
+          .dtype = v1::FLOAT32};
 }
 
 absl::Span<float> ShardStore::State(int unit, int array) const {
@@ -129,7 +130,7 @@ absl::Span<float> ShardStore::State(int unit, int array) const {
 Vote ShardStore::MeasureGradients() const {
   Vote vote;
   for (size_t unit = 0; unit < options_.units.size(); ++unit) {
-    const absl::Span<float> gradients = Gradients(static_cast<int>(unit));
+    const absl::Span<float> gradients = Gradients(static_cast<int>(unit)).as<float>();
     for (const Segment& segment : segments_[unit]) {
       double sum = 0;
       for (int64_t i = 0; i < segment.numel; ++i) {
@@ -169,7 +170,7 @@ float* ShardStore::Undo() const {
 
 void ShardStore::SaveUndo(int unit) {
   const int64_t shard = options_.layouts[unit].shard_numel();
-  float* undo = std::copy_n(Parameters(unit).data(), shard, Undo());
+  float* undo = std::copy_n(Parameters(unit).as<float>().data(), shard, Undo());
   for (int array = 0; array < state_arrays(); ++array) {
     undo = std::copy_n(State(unit, array).data(), shard, undo);
   }
@@ -186,7 +187,7 @@ void ShardStore::RestoreUndo() {
   if (Tag(unit) != header().record.step) {
     const int64_t shard = options_.layouts[unit].shard_numel();
     const float* undo = Undo();
-    std::copy_n(undo, shard, Parameters(unit).data());
+    std::copy_n(undo, shard, Parameters(unit).as<float>().data());
     for (int array = 0; array < state_arrays(); ++array) {
       undo += shard;
       std::copy_n(undo, shard, State(unit, array).data());
@@ -204,8 +205,8 @@ void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
     UpdateRun run;
     run.numel = segment.numel;
     run.decay = segment.decay;
-    run.gradient = Gradients(unit).data() + segment.begin;
-    run.parameter = Parameters(unit).data() + segment.begin;
+    run.gradient = Gradients(unit).as<float>().data() + segment.begin;
+    run.parameter = Parameters(unit).as<float>().data() + segment.begin;
     for (int array = 0; array < state_arrays(); ++array) {
       run.state[array] = State(unit, array).data() + segment.begin;
     }
@@ -220,7 +221,7 @@ void ShardStore::ApplyUnit(int unit, const StepRecord& record) {
 void ShardStore::WriteComputeSlices() {
   for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
     if (ComputeSlice(unit) == nullptr) continue;
-    const absl::Span<float> master = Parameters(unit);
+    const absl::Span<float> master = Parameters(unit).as<float>();
     CastFloat32(master.data(), static_cast<int64_t>(master.size()),
                 options_.units[unit].param_dtype(), ComputeSlice(unit));
   }

@@ -26,6 +26,7 @@
 #include "tessera/v1/plan.pb.h"
 #include "worker/fault_points.h"
 #include "worker/optimizer.h"
+#include "worker/shard_span.h"
 
 namespace tessera {
 
@@ -81,9 +82,9 @@ class ShardStore {
   // INVALID_ARGUMENT: the layout reaches beyond the file.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(Options options);
 
-  // shard_numel float32 each; the same memory for the life of the store.
-  absl::Span<float> Parameters(int unit) const;
-  absl::Span<float> Gradients(int unit) const;
+  // shard_numel elements each; the same memory for the life of the store.
+  ShardSpan Parameters(int unit) const;
+  ShardSpan Gradients(int unit) const;
   // One of the arrays that the optimizer keeps (rank_file.optimizer_arrays).
   absl::Span<float> State(int unit, int array) const;
 

@@ -62,7 +62,7 @@ std::unique_ptr<ShardStore> Make(std::vector<char>& file, int shard_index,
 void FillGradients(ShardStore& store, int64_t step) {
   for (int unit = 0; unit < kUnits; ++unit) {
     for (int64_t i = 0; i < kShard; ++i)
-      store.Gradients(unit)[i] = std::sin(1.0 + i + 10 * unit + 100 * step);
+      store.Gradients(unit).as<float>()[i] = std::sin(1.0 + i + 10 * unit + 100 * step);
   }
 }
 
@@ -79,24 +79,26 @@ TEST(ShardStoreTest, PaddingIsNeverUpdatedAndNeverCounted) {
   std::vector<char> file;
   const auto store = Make(file, /*shard_index=*/1);  // flat 16..31: w's last 4, b's 6, padding 6
   for (int unit = 0; unit < kUnits; ++unit) {
-    std::fill(store->Gradients(unit).begin(), store->Gradients(unit).end(), 3.0f);
-    std::fill(store->Parameters(unit).begin(), store->Parameters(unit).end(), 7.0f);
+    std::fill(store->Gradients(unit).as<float>().begin(), store->Gradients(unit).as<float>().end(),
+              3.0f);
+    std::fill(store->Parameters(unit).as<float>().begin(),
+              store->Parameters(unit).as<float>().end(), 7.0f);
   }
   EXPECT_EQ(store->MeasureGradients().squared_norm, kUnits * 10 * 9.0);
   Vote1(*store, 1);
   store->FinishStep(Ignore);
-  EXPECT_NE(store->Parameters(0)[9], 7.0f);
-  for (int64_t i = 10; i < kShard; ++i) EXPECT_EQ(store->Parameters(0)[i], 7.0f) << i;
+  EXPECT_NE(store->Parameters(0).as<float>()[9], 7.0f);
+  for (int64_t i = 10; i < kShard; ++i) EXPECT_EQ(store->Parameters(0).as<float>()[i], 7.0f) << i;
 }
 
 TEST(ShardStoreTest, DecayActsOnMatricesAlone) {
   std::vector<char> file;
   const auto store = Make(file, 1);
-  std::fill(store->Parameters(0).begin(), store->Parameters(0).end(), 1.0f);
+  std::fill(store->Parameters(0).as<float>().begin(), store->Parameters(0).as<float>().end(), 1.0f);
   Vote1(*store, 1);  // gradients are zero
   store->FinishStep(Ignore);
-  EXPECT_FLOAT_EQ(store->Parameters(0)[3], 1 - 0.1f * 0.1f);  // w
-  EXPECT_EQ(store->Parameters(0)[4], 1.0f);                   // b
+  EXPECT_FLOAT_EQ(store->Parameters(0).as<float>()[3], 1 - 0.1f * 0.1f);  // w
+  EXPECT_EQ(store->Parameters(0).as<float>()[4], 1.0f);                   // b
 }
 
 TEST(ShardStoreTest, InfinityAndNanAreSeen) {
@@ -104,7 +106,7 @@ TEST(ShardStoreTest, InfinityAndNanAreSeen) {
     std::vector<char> file;
     const auto store = Make(file, 0);
     EXPECT_EQ(store->MeasureGradients().non_finite, 0);
-    store->Gradients(1)[7] = bad;
+    store->Gradients(1).as<float>()[7] = bad;
     EXPECT_EQ(store->MeasureGradients().non_finite, 1);
   }
 }
@@ -113,11 +115,12 @@ TEST(ShardStoreTest, SkippedStepLeavesTheShardsAndTakesNoUpdateNumber) {
   std::vector<char> file;
   const auto store = Make(file, 0);
   FillGradients(*store, 1);
-  const std::vector<float> before(store->Parameters(0).begin(), store->Parameters(0).end());
+  const std::vector<float> before(store->Parameters(0).as<float>().begin(),
+                                  store->Parameters(0).as<float>().end());
   Vote1(*store, 1);
   store->Decide(/*skip=*/true, 1);
   store->FinishStep(Ignore);
-  EXPECT_TRUE(std::equal(before.begin(), before.end(), store->Parameters(0).begin()));
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), store->Parameters(0).as<float>().begin()));
   EXPECT_EQ(store->StepTag(0), 1);
   EXPECT_EQ(store->LastRecord().update, 0);
 }
@@ -152,7 +155,7 @@ TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
       Vote1(*dying, 2);
       EXPECT_THROW(dying->FinishStep(Ignore), Killed);
       // As a half-done update would leave it.
-      if (point == "undo_written") dying->Parameters(passage - 1)[3] = 1e9f;
+      if (point == "undo_written") dying->Parameters(passage - 1).as<float>()[3] = 1e9f;
       const auto heir = Make(file, 0);
       heir->FinishStep(Ignore);
       EXPECT_EQ(

@@ -108,12 +108,10 @@ absl::Status UnitExecutor::Gather(int unit, int slot) {
   state.slot = slot;
   state.whole = false;
   state.gather_timing = OpTiming();
-  const absl::Span<float> shard = options_.store->Parameters(unit);
   TESSERA_ASSIGN_OR_RETURN(state.gathered, options_.collectives->AllGather(
                                                {.unit = unit,
                                                 .slot = slot,
-                                                .shard = shard.data(),
-                                                .shard_numel = static_cast<int64_t>(shard.size()),
+                                                .shard = options_.store->Parameters(unit),
                                                 .param_dtype = options_.units[unit].param_dtype()},
                                                /*stream=*/nullptr, &state.gather_timing));
   return absl::OkStatus();
@@ -302,13 +300,11 @@ absl::Status UnitExecutor::Reduce(int unit) {
   TESSERA_RETURN_IF_ERROR(OpenGradient(unit));
   TESSERA_RETURN_IF_ERROR(ZeroUnwritten(unit));
   const int slot = gradient_slot_[unit];
-  const absl::Span<float> shard = options_.store->Gradients(unit);
   state.reduce_timing = OpTiming();
   TESSERA_ASSIGN_OR_RETURN(state.reduced, options_.collectives->ReduceScatter(
                                               {.unit = unit,
                                                .gradient_slot = slot,
-                                               .shard = shard.data(),
-                                               .shard_numel = static_cast<int64_t>(shard.size()),
+                                               .shard = options_.store->Gradients(unit),
                                                .gradient_dtype = options_.units[unit].param_dtype(),
                                                .reduce_dtype = options_.units[unit].reduce_dtype(),
                                                .accumulate = state.reductions > 0},
@@ -327,16 +323,14 @@ void UnitExecutor::PublishShard(int unit) {
   if (!Empty(unit)) options_.collectives->PublishShard(unit);
 }
 
-absl::Status UnitExecutor::GatherMaster(int unit, float* whole) {
+absl::Status UnitExecutor::GatherMaster(int unit, char* whole) {
   if (Empty(unit)) return absl::OkStatus();
   const int slot = gradient_slot_[unit];
   if (slot < 0 || gradient_tenants_[slot] >= 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no buffer to gather unit ", Name(unit), " through; end the step first"));
   }
-  const absl::Span<float> shard = options_.store->Parameters(unit);
-  return options_.collectives->GatherShards(unit, slot, shard.data(),
-                                            static_cast<int64_t>(shard.size()), whole);
+  return options_.collectives->GatherShards(unit, slot, options_.store->Parameters(unit), whole);
 }
 
 absl::Status UnitExecutor::FinishReductions() {

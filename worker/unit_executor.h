@@ -73,9 +73,9 @@ class UnitExecutor {
   // to them and reduces the sum. Nothing is sent. Only where the layout has a gradient slot for
   // each unit.
   void KeepGradient(int unit);
-  // The unit's flat parameter in float32, as the master shards have it, into `whole` (padded_numel
-  // elements; null: this rank only takes part). Waits. Call between steps.
-  absl::Status GatherMaster(int unit, float* whole);
+  // The unit's flat parameter as the master shards have it, in their dtype, into `whole`
+  // (padded_numel elements; null: this rank only takes part). Waits. Call between steps.
+  absl::Status GatherMaster(int unit, char* whole);
   // Waits for the reductions of the step. FAILED_PRECONDITION: a unit with trainable parameters was
   // not reduced, or its gradients were only kept, a use has not ended, or the step ended before its
   // order did; names the unit.

@@ -32,7 +32,7 @@ class RecordingCollectives final : public Collectives {
   }
   void ReleaseUnsharded(int slot) override { calls.push_back(absl::StrCat("release ", slot)); }
   void PublishShard(int unit) override { calls.push_back(absl::StrCat("publish ", unit)); }
-  absl::Status GatherShards(int unit, int gradient_slot, const float*, int64_t, float*) override {
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan&, char*) override {
     calls.push_back(absl::StrCat("shards of ", unit, " through ", gradient_slot));
     return absl::OkStatus();
   }

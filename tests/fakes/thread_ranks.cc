@@ -209,7 +209,7 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
     TESSERA_RETURN_IF_ERROR(FillShard(plan_.plan.units(unit), plan_.layout.units(unit), rank,
                                       static_cast<uint64_t>(spec_.seed()),
-                                      parts.store->Parameters(unit)));
+                                      parts.store->Parameters(unit).as<float>()));
   }
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }

@@ -47,7 +47,7 @@ struct Trained {
 void CollectGradients(const Session& session, const v1::Layout& layout,
                       std::vector<std::vector<float>>& flat) {
   for (int unit = 0; unit < session.plan().units_size(); ++unit) {
-    const absl::Span<const float> shard = session.GradientShard(unit).value();
+    const absl::Span<float> shard = session.GradientShard(unit)->as<float>();
     std::copy(shard.begin(), shard.end(),
               flat[unit].begin() + session.rank() * layout.units(unit).shard_numel());
   }

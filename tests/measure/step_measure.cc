@@ -60,9 +60,9 @@ class SwitchedCollectives final : public Collectives {
                                       OpTiming* timing) override {
     return on_ ? inner_->ReduceScatter(op, stream, timing) : Event();
   }
-  absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
-                            float* whole) override {
-    return inner_->GatherShards(unit, gradient_slot, shard, shard_numel, whole);
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                            char* whole) override {
+    return inner_->GatherShards(unit, gradient_slot, shard, whole);
   }
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override {

@@ -215,16 +215,14 @@ class CaseRank {
       case Operation::kUnshard: {
         if (case_.mode == v1::RESIDENT) Data().PublishShard(0);
         AllGatherOp op;
-        op.shard = Shard(Own().master);
-        op.shard_numel = ShardNumel();
+        op.shard = FloatShard(absl::MakeSpan(Shard(Own().master), ShardNumel()));
         op.param_dtype = case_.param_dtype;
         TESSERA_ASSIGN_OR_RETURN(const Event whole, Data().AllGather(op, nullptr, nullptr));
         return whole.Wait();
       }
       case Operation::kReduceScatter: {
         ReduceScatterOp op;
-        op.shard = Shard(Own().reduced);
-        op.shard_numel = ShardNumel();
+        op.shard = FloatShard(absl::MakeSpan(Shard(Own().reduced), ShardNumel()));
         op.gradient_dtype = case_.param_dtype;
         TESSERA_ASSIGN_OR_RETURN(const Event reduced, Data().ReduceScatter(op, nullptr, nullptr));
         return reduced.Wait();

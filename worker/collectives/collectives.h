@@ -2,7 +2,7 @@
 // moves: the unsharded and gradient buffers (slots) that the layout planned.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Event whole, collectives->AllGather(
-//       {.unit = 3, .slot = 1, .shard = master, .shard_numel = n}, stream, &timing));
+//       {.unit = 3, .slot = 1, .shard = master}, stream, &timing));
 //   TESSERA_RETURN_IF_ERROR(whole.Wait());
 //   ... collectives->Unsharded(1) holds the whole unit ...
 //   collectives->ReleaseUnsharded(1);
@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "common/dtype.h"
 #include "worker/device/device.h"
+#include "worker/shard_span.h"
 
 namespace tessera {
 
@@ -43,16 +44,14 @@ struct Group {
 struct AllGatherOp {
   int unit = 0;  // for errors and agreement
   int slot = 0;
-  const float* shard = nullptr;  // this rank's master shard
-  int64_t shard_numel = 0;
+  ShardSpan shard;                  // this rank's master shard; only read
   DType param_dtype = v1::FLOAT32;  // of the unsharded unit
 };
 
 struct ReduceScatterOp {
   int unit = 0;
   int gradient_slot = 0;
-  float* shard = nullptr;  // this rank's reduced gradient shard
-  int64_t shard_numel = 0;
+  ShardSpan shard;                     // this rank's reduced gradient shard
   DType gradient_dtype = v1::FLOAT32;  // of the gradient slot
   DType reduce_dtype = v1::FLOAT32;    // what the average is rounded to, once
   // Add the result to `shard` instead of overwriting it.
@@ -99,11 +98,11 @@ class Collectives {
   virtual absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                               OpTiming* timing) = 0;
 
-  // Gathers every rank's master shard as it is, in float32, into `whole` (shard_numel x ranks
+  // Gathers every rank's master shard as it is, in its dtype, into `whole` (shard.numel x ranks
   // elements; null on a rank that only takes part). Waits. The shards pass through the gradient
   // slot, which must be at least a shard long.
-  virtual absl::Status GatherShards(int unit, int gradient_slot, const float* shard,
-                                    int64_t shard_numel, float* whole) = 0;
+  virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                                    char* whole) = 0;
 
   // Gives every rank every rank's `payload` (at most kExchangeBytes), in rank order. Waits. `what`
   // names the moment in errors.

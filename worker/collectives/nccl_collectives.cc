@@ -159,7 +159,7 @@ absl::StatusOr<Event> NcclCollectives::AllGather(const AllGatherOp& op, Stream* 
   const std::string what = Describe("unshard", op.unit);
   TESSERA_RETURN_IF_ERROR(Annotate(Health(), what));
   TESSERA_ASSIGN_OR_RETURN(const KernelDType dtype, KernelDTypeOf(op.param_dtype));
-  const int64_t slice_bytes = op.shard_numel * KernelDTypeBytes(dtype);
+  const int64_t slice_bytes = op.shard.numel * KernelDTypeBytes(dtype);
   TESSERA_RETURN_IF_ERROR(
       CheckFits(slice_bytes * ranks_, options_.layout.unsharded_slots(op.slot).bytes(), what));
   UnshardedSlot& slot = unsharded_[op.slot];
@@ -170,7 +170,8 @@ absl::StatusOr<Event> NcclCollectives::AllGather(const AllGatherOp& op, Stream* 
   char* whole = static_cast<char*>(Unsharded(op.slot));
   char* slice = whole + options_.group.index * slice_bytes;
   std::vector<Work> work;
-  const CastRun cast = {.in = op.shard, .numel = op.shard_numel, .out = slice, .out_dtype = dtype};
+  const CastRun cast = {
+      .in = op.shard.as<float>().data(), .numel = op.shard.numel, .out = slice, .out_dtype = dtype};
   TESSERA_RETURN_IF_ERROR(Annotate(RunKernel(
                                        *unshard_stream_, "the cast kernel",
                                        [&] { return api_.cast(cast, unshard_stream_->handle()); },
@@ -182,7 +183,7 @@ absl::StatusOr<Event> NcclCollectives::AllGather(const AllGatherOp& op, Stream* 
     TESSERA_ASSIGN_OR_RETURN(shards_read_, CudaEvent::Record(*unshard_stream_));
   }
   TESSERA_RETURN_IF_ERROR(CallNccl(kUnshard, "ncclAllGather", what, [&](NcclComm comm) {
-    return api_.nccl_all_gather(slice, whole, op.shard_numel, NcclDataType(dtype), comm,
+    return api_.nccl_all_gather(slice, whole, op.shard.numel, NcclDataType(dtype), comm,
                                 unshard_stream_->handle());
   }));
   return Passing(*unshard_stream_, what, std::move(work), timing, nullptr);
@@ -227,8 +228,8 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   TESSERA_RETURN_IF_ERROR(Annotate(Health(), what));
   TESSERA_ASSIGN_OR_RETURN(const KernelDType in, KernelDTypeOf(op.gradient_dtype));
   TESSERA_ASSIGN_OR_RETURN(const KernelDType dtype, KernelDTypeOf(op.reduce_dtype));
-  const int64_t numel = op.shard_numel * ranks_;
-  const int64_t slice_bytes = op.shard_numel * KernelDTypeBytes(dtype);
+  const int64_t numel = op.shard.numel * ranks_;
+  const int64_t slice_bytes = op.shard.numel * KernelDTypeBytes(dtype);
   TESSERA_RETURN_IF_ERROR(CheckFits(numel * KernelDTypeBytes(in),
                                     options_.layout.gradient_slots(op.gradient_slot).bytes(),
                                     what));
@@ -260,15 +261,15 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   }
   char* slice = whole + options_.group.index * slice_bytes;
   TESSERA_RETURN_IF_ERROR(CallNccl(kReduce, "ncclReduceScatter", what, [&](NcclComm comm) {
-    return api_.nccl_reduce_scatter(whole, slice, op.shard_numel, NcclDataType(dtype), comm,
+    return api_.nccl_reduce_scatter(whole, slice, op.shard.numel, NcclDataType(dtype), comm,
                                     reduce_stream_->handle());
   }));
   const AverageRun average = {.in = slice,
                               .in_dtype = dtype,
-                              .numel = op.shard_numel,
+                              .numel = op.shard.numel,
                               .divide = divide.after,
                               .accumulate = op.accumulate,
-                              .shard = op.shard};
+                              .shard = op.shard.as<float>().data()};
   TESSERA_RETURN_IF_ERROR(
       Annotate(RunKernel(
                    *reduce_stream_, "the average kernel",
@@ -277,13 +278,14 @@ absl::StatusOr<Event> NcclCollectives::ReduceScatter(const ReduceScatterOp& op, 
   return Passing(*reduce_stream_, what, std::move(work), timing, &reduced_[op.gradient_slot]);
 }
 
-absl::Status NcclCollectives::GatherShards(int unit, int gradient_slot, const float* shard,
-                                           int64_t shard_numel, float* whole) {
+absl::Status NcclCollectives::GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                                           char* whole) {
   const std::string what = Describe("gather of the master shards", unit);
   TESSERA_RETURN_IF_ERROR(Annotate(Health(), what));
   if (shards_written_ != nullptr)
     TESSERA_RETURN_IF_ERROR(reduce_stream_->WaitFor(*shards_written_));
-  TESSERA_RETURN_IF_ERROR(GatherPieces(gradient_slot, shard, shard_numel, whole, what));
+  TESSERA_RETURN_IF_ERROR(GatherPieces(gradient_slot, shard.as<float>().data(), shard.numel,
+                                       reinterpret_cast<float*>(whole), what));
   TESSERA_ASSIGN_OR_RETURN(const Event passed,
                            Passing(*reduce_stream_, what, {}, nullptr, &reduced_[gradient_slot]));
   return passed.Wait();

@@ -88,8 +88,8 @@ class NcclCollectives final : public Collectives {
                             Stream* stream) override;
   absl::StatusOr<Event> ReduceScatter(const ReduceScatterOp& op, Stream* stream,
                                       OpTiming* timing) override;
-  absl::Status GatherShards(int unit, int gradient_slot, const float* shard, int64_t shard_numel,
-                            float* whole) override;
+  absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                            char* whole) override;
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                     absl::string_view what) override;
   absl::Status Progress() override { return Health(); }

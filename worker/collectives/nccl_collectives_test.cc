@@ -134,8 +134,7 @@ void Store(void* memory, int64_t i, DType dtype, float value) {
 Event Gather(Rank& rank, int slot, DType dtype = v1::FLOAT32, OpTiming* timing = nullptr) {
   return *rank.collectives->AllGather({.unit = 0,
                                        .slot = slot,
-                                       .shard = rank.shard.data(),
-                                       .shard_numel = kShard,
+                                       .shard = FloatShard(absl::MakeSpan(rank.shard)),
                                        .param_dtype = dtype},
                                       nullptr, timing);
 }
@@ -143,8 +142,7 @@ Event Reduce(Rank& rank, DType gradient = v1::FLOAT32, DType reduce = v1::FLOAT3
              bool accumulate = false) {
   return *rank.collectives->ReduceScatter({.unit = 1,
                                            .gradient_slot = 1,
-                                           .shard = rank.gradient_shard.data(),
-                                           .shard_numel = kShard,
+                                           .shard = FloatShard(absl::MakeSpan(rank.gradient_shard)),
                                            .gradient_dtype = gradient,
                                            .reduce_dtype = reduce,
                                            .accumulate = accumulate},
@@ -210,8 +208,9 @@ TEST(NcclCollectivesTest, GathersMasterShardsThroughASlotThatIsTooNarrow) {
     options.layout = LayoutFor(2, /*bytes=*/2);  // two floats of each rank at a time
     ranks[rank].collectives = *NcclCollectives::Create(std::move(options));
     for (int64_t i = 0; i < kShard; ++i) ranks[rank].shard[i] = ShardValue(rank, i);
-    return ranks[rank].collectives->GatherShards(1, 0, ranks[rank].shard.data(), kShard,
-                                                 rank == 0 ? whole.data() : nullptr);
+    return ranks[rank].collectives->GatherShards(
+        1, 0, FloatShard(absl::MakeSpan(ranks[rank].shard)),
+        rank == 0 ? reinterpret_cast<char*>(whole.data()) : nullptr);
   };
   std::jthread other([&] { EXPECT_TRUE(run(1).ok()); });
   EXPECT_TRUE(run(0).ok());
@@ -353,7 +352,7 @@ absl::Status UseEverything(FakeCuda& fake) {
     for (int round = 0; round < 2; ++round) {
       OpTiming timing;
       absl::StatusOr<Event> event = collectives.AllGather(
-          {.unit = 0, .slot = 0, .shard = rank.shard.data(), .shard_numel = kShard}, nullptr,
+          {.unit = 0, .slot = 0, .shard = FloatShard(absl::MakeSpan(rank.shard))}, nullptr,
           &timing);
       if (!event.ok()) return event.status();
       if (absl::Status status = event->Wait(); !status.ok()) return status;
@@ -365,8 +364,7 @@ absl::Status UseEverything(FakeCuda& fake) {
         return status;
       event = collectives.ReduceScatter({.unit = 0,
                                          .gradient_slot = 0,
-                                         .shard = rank.gradient_shard.data(),
-                                         .shard_numel = kShard,
+                                         .shard = FloatShard(absl::MakeSpan(rank.gradient_shard)),
                                          .reduce_dtype = v1::BFLOAT16},
                                         nullptr, &timing);
       if (!event.ok()) return event.status();
@@ -374,7 +372,8 @@ absl::Status UseEverything(FakeCuda& fake) {
     }
     if (absl::Status status = collectives.Exchange("vote", "commit").status(); !status.ok())
       return status;
-    return collectives.GatherShards(0, 0, rank.shard.data(), kShard, whole.data());
+    return collectives.GatherShards(0, 0, FloatShard(absl::MakeSpan(rank.shard)),
+                                    reinterpret_cast<char*>(whole.data()));
   };
   absl::Status status = use();
   if (status.ok()) status = collectives.Progress();
@@ -512,8 +511,9 @@ TEST(NcclCollectivesTest, RefusesWhatCannotWork) {
   ASSERT_TRUE(Join(fake, 0, 1, NewIds(fake), MakeControl(1), &rank).ok());
   const absl::Status status =
       rank.collectives
-          ->AllGather({.slot = 0, .shard = rank.shard.data(), .shard_numel = kShard + 1}, nullptr,
-                      nullptr)
+          ->AllGather(
+              {.slot = 0, .shard = {reinterpret_cast<char*>(rank.shard.data()), kShard + 1}},
+              nullptr, nullptr)
           .status();
   EXPECT_EQ(status.message(), "unshard of unit h.0 needs 24 bytes, but its buffer has 20");
 }

@@ -77,8 +77,8 @@ class ShmCollectives::AllGatherOperation final : public Operation {
       owner_->faults_.Hit("unshard_write");
       const Stopwatch watch;
       char* slice = static_cast<char*>(owner_->Unsharded(op_.slot)) +
-                    owner_->group().index * op_.shard_numel * DTypeBytes(op_.param_dtype);
-      CastFloat32(op_.shard, op_.shard_numel, op_.param_dtype, slice);
+                    owner_->group().index * op_.shard.numel * DTypeBytes(op_.param_dtype);
+      CastFloat32(op_.shard.as<float>().data(), op_.shard.numel, op_.param_dtype, slice);
       if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
       written_ = true;
       owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), op_.slot).entered, tenancy_);
@@ -128,17 +128,17 @@ class ShmCollectives::ReduceOperation final : public Operation {
     owner_->faults_.Hit("reduce");
     const Stopwatch watch;
     const int ranks = owner_->sync_.size();
-    const int64_t offset = owner_->group().index * op_.shard_numel * DTypeBytes(op_.gradient_dtype);
+    const int64_t offset = owner_->group().index * op_.shard.numel * DTypeBytes(op_.gradient_dtype);
     std::vector<const void*> slices(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       slices[rank] = owner_->GradientOf(rank, op_.gradient_slot) + offset;
     }
-    ReduceSlice(slices, op_.shard_numel,
+    ReduceSlice(slices, op_.shard.numel,
                 {.gradient_dtype = op_.gradient_dtype,
                  .reduce_dtype = op_.reduce_dtype,
                  .divide = DivideFactorsFor(op_.reduce_dtype, ranks),
                  .accumulate = op_.accumulate},
-                op_.shard);
+                op_.shard.as<float>().data());
     if (timing_ != nullptr) timing_->work_us = watch.ElapsedUs();
     owner_->sync_.Announce(owner_->sync_.slot(owner_->sync_.index(), slot_).left, tenancy_);
     owner_->faults_.Hit("reduce_read");
@@ -332,23 +332,23 @@ absl::StatusOr<Event> ShmCollectives::ReduceScatter(const ReduceScatterOp& op, S
   return Start(std::make_shared<ReduceOperation>(this, tag, op, slot, tenancy_[slot], timing));
 }
 
-absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const float* shard,
-                                          int64_t shard_numel, float* whole) {
-  const int64_t bytes = shard_numel * static_cast<int64_t>(sizeof(float));
+absl::Status ShmCollectives::GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
+                                          char* whole) {
+  const int64_t bytes = shard.bytes();
   if (sync_.size() == 1) {  // a slot of a narrower dtype may be shorter than the one shard
-    if (whole != nullptr) std::memcpy(whole, shard, bytes);
+    if (whole != nullptr) std::memcpy(whole, shard.data, bytes);
     return absl::OkStatus();
   }
   TESSERA_ASSIGN_OR_RETURN(const Event acquired, AcquireGradient(unit, gradient_slot, nullptr));
   TESSERA_RETURN_IF_ERROR(acquired.Wait());
   const uint64_t tag = Issue(Kind::kGatherShards, unit);
   const int slot = sync_.gradient_slot(gradient_slot);
-  std::memcpy(Gradient(gradient_slot), shard, bytes);
+  std::memcpy(Gradient(gradient_slot), shard.data, bytes);
   sync_.Announce(sync_.slot(sync_.index(), slot).entered, tenancy_[slot]);
   TESSERA_RETURN_IF_ERROR(
       Start(std::make_shared<ArriveOperation>(this, tag, slot, tenancy_[slot])).Wait());
   for (int rank = 0; whole != nullptr && rank < sync_.size(); ++rank) {
-    std::memcpy(whole + rank * shard_numel, GradientOf(rank, gradient_slot), bytes);
+    std::memcpy(whole + rank * bytes, GradientOf(rank, gradient_slot), bytes);
   }
   sync_.Announce(sync_.slot(sync_.index(), slot).left, tenancy_[slot]);
   return absl::OkStatus();

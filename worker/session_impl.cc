@@ -223,10 +223,10 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
 void SessionImpl::SpoilGradientForTests() {
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    const auto shard = parts_.store->Gradients(unit);
-    if (plan_.units(unit).trainable_numel() == 0 || shard.empty()) continue;
+    const ShardSpan shard = parts_.store->Gradients(unit);
+    if (plan_.units(unit).trainable_numel() == 0 || shard.numel == 0) continue;
     // The last bit of the element in the middle.
-    reinterpret_cast<unsigned char&>(shard[shard.size() / 2]) ^= 1;
+    shard.data[shard.numel / 2 * DTypeBytes(shard.dtype)] ^= 1;
     return;
   }
 }

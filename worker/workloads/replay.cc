@@ -175,11 +175,12 @@ class ReplayProgram {
                              .micro_batches = job_.micro_batches(),
                              .uses = job_.replay().uses()};
     for (int unit = 0; unit < session_.plan().units_size(); ++unit) {
-      TESSERA_ASSIGN_OR_RETURN(const auto shard, session_.GradientShard(unit));
+      TESSERA_ASSIGN_OR_RETURN(const ShardSpan shard, session_.GradientShard(unit));
       ReplayShard own;
       own.rank = session_.rank();
       own.shard_index = session_.shard_index();
-      own.data = shard.data();
+      own.data = shard.data;
+      own.dtype = shard.dtype;
       TESSERA_RETURN_IF_ERROR(CheckGradientShard(rules_[unit], made, session_.plan().units(unit),
                                                  session_.layout(unit), own));
     }

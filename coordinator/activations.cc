@@ -224,7 +224,7 @@ Activations ForecastActivations(const v1::ModelSpec& model, const v1::Plan& plan
   const v1::ActivationSpec spec = PassOf(resolved, world_size);
   if (spec.batch() <= 0 || spec.sequence() <= 0) return NotGiven(spec);
   const bool recompute = spec.recompute() == "unit";
-  if (resolved.model().builtin() == "gpt" && resolved.workload() == "gpt" && !recompute) {
+  if (resolved.model().builtin() == "gpt" && resolved.workload() == "gpt") {
     return GptActivations(plan, resolved.model(), spec);
   }
   return Walk(model, plan, spec).Result(recompute);

@@ -18,6 +18,16 @@
 namespace tessera {
 namespace {
 
+absl::Status CheckGptDtypes(const v1::Plan& plan) {
+  for (const v1::Unit& unit : plan.units()) {
+    if (unit.param_dtype() != v1::FLOAT64) continue;
+    return InvalidField("mixed_precision.param_dtype",
+                        "is float64, and the workload gpt computes in float32, which would lose "
+                        "what float64 is for; give float32, bfloat16 or float16");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCheckpoint(const v1::CheckpointSpec& checkpoint) {
   if (checkpoint.every() > 0) {
     return InvalidField("checkpoint.every", "checkpoints are not available yet; give 0");
@@ -129,6 +139,7 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
                                                " computes on the CPU; give auto or cpu, or "
                                                "attach a program that computes on GPUs"));
   }
+  if (gpt) TESSERA_RETURN_IF_ERROR(CheckGptDtypes(plan));
   TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));
   // What will be built is checked when it is sealed.
   if (!resolved.model().built()) TESSERA_RETURN_IF_ERROR(CheckPlanRunnable(resolved, plan));

@@ -243,7 +243,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
       {Job(R"(,"workload":"replay","device":"cuda")"), "device", "the workload replay computes"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
-       "float64 is not available yet; use float32, bfloat16 or float16"},
+       "is float64, and the workload gpt computes in float32"},
       {Job(R"(,"mixed_precision":{"reduce_dtype":"fp64"})"), "mixed_precision.reduce_dtype",
        "use float32"},
       {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
@@ -255,8 +255,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
   cases.emplace_back(Job(R"(,"mesh":{"local_world_size":1})"), "mesh.local_world_size", "give 0");
   cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
-  cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
-                     "give none");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
   job.set_workload("dreams");

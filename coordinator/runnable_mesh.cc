@@ -23,10 +23,6 @@ absl::Status CheckMeshRunnable(const v1::JobSpec& resolved) {
     return InvalidField("mesh.reshard_group",
                         "reshard groups can be planned, but not run yet; give 0");
   }
-  if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
-    return InvalidField("activations.recompute",
-                        "is unit, but the workload gpt computes nothing again; give none");
-  }
   return absl::OkStatus();
 }
 

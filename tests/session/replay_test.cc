@@ -150,12 +150,13 @@ TEST(ReplayTest, UnitsAreUsedMoreThanOnce) {
 }
 
 TEST(ReplayTest, TakesAnyPlan) {
-  ExpectRuns(Job(R"({"wrap": {"policy": "always"}})"), 2);
-  ExpectRuns(Job(R"({"wrap": {"policy": "size", "min_params": 50}})"), 2);
-  v1::JobSpec none = Job("");
-  none.mutable_wrap()->Clear();
-  none.mutable_wrap()->set_policy("none");
-  ExpectRuns(none, 2);
+  for (const char* policy : {"always", "size", "none"}) {
+    v1::JobSpec job = Job("");
+    job.mutable_wrap()->clear_wrap_classes();
+    job.mutable_wrap()->set_policy(policy);
+    if (job.wrap().policy() == "size") job.mutable_wrap()->set_min_params(50);
+    ExpectRuns(job, 2);
+  }
   v1::JobSpec gpt = Job("");
   gpt.mutable_wrap()->Clear();
   gpt.mutable_model()->Clear();
@@ -213,10 +214,12 @@ TEST(ReplayTest, OneWrongParameterIsCaught) {
 TEST(ReplayTest, RefusesWhatNothingIsExactIn) {
   v1::JobSpec job = Job(R"({"mixed_precision": {"param_dtype": "bfloat16"}})");
   job.set_micro_batches(48);
+  job.mutable_mesh()->set_max_workers(1);
   job.mutable_replay()->set_uses(16);
   const std::vector<absl::Status> statuses = Run(job, 1);
   ASSERT_EQ(statuses.size(), 1u);
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInvalidArgument) << statuses[0];
+  EXPECT_THAT(statuses[0].message(), HasSubstr("leaves no gradients"));
 }
 
 }  // namespace

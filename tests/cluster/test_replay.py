@@ -1,7 +1,7 @@
 """The workload replay as processes: reduced gradients that are exact, and memory as forecast.
 
-The matrix of strategies, dtypes and modes is tests/session/replay_test.cc; here are a few of it with
-everything around them: agent, coordinator, memory files.
+The matrix of strategies, dtypes and modes is tests/session/replay_test.cc; here are a few of it
+with everything around them: agent, coordinator, memory files.
 """
 
 import json

@@ -137,7 +137,7 @@ def start(weights):
 
 
 def train_plain(weights, steps, bfloat16=False):
-    """One process; in bfloat16 the masters stay float32 and are cast for each pass, as FSDP does."""
+    """One process; in bfloat16 the masters stay float32 and are cast for each pass."""
     model, batches = start(weights), Batches(SEED, GLOBAL_BATCH, MODEL["context"])
 
     def loss_of(step):
@@ -212,7 +212,8 @@ class Table:
         self.failed = False
 
     def add(self, run, against, what, difference, limit, where):
-        print(f"| {run} | {against} | {what} | {difference:.2e} | {limit:.0e} | {where} |", flush=True)
+        row = f"| {run} | {against} | {what} | {difference:.2e} | {limit:.0e} | {where} |"
+        print(row, flush=True)
         self.failed |= not difference <= limit
 
     def compare(self, run, against, ours, theirs, limits):

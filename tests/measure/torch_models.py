@@ -1,6 +1,6 @@
-"""The builtin gpt in PyTorch, written from its description alone, and its data: for torch_compare.py.
+"""The builtin gpt in PyTorch, written from its description alone, and its data.
 
-Parameters have Tessera's names and shapes.
+For torch_compare.py. Parameters have Tessera's names and shapes.
 """
 
 import json

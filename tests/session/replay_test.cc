@@ -62,9 +62,9 @@ v1::JobSpec Job(const std::string& more, const std::string& model_dtype = "float
   return *job;
 }
 
-std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
-                              ThreadRanks::Options options = {},
-                              std::vector<v1::Progress>* progress = nullptr) {
+std::vector<absl::Status> Replay(const v1::JobSpec& job, int world_size,
+                                 ThreadRanks::Options options = {},
+                                 std::vector<v1::Progress>* progress = nullptr) {
   auto ranks = ThreadRanks::Create(job, world_size, std::move(options));
   if (!ranks.ok()) return {ranks.status()};
   return (*ranks)->Run([&](Session& session) -> absl::Status {
@@ -76,7 +76,7 @@ std::vector<absl::Status> Run(const v1::JobSpec& job, int world_size,
 }
 
 void ExpectRuns(const v1::JobSpec& job, int world_size) {
-  for (const absl::Status& status : Run(job, world_size)) EXPECT_TRUE(status.ok()) << status;
+  for (const absl::Status& status : Replay(job, world_size)) EXPECT_TRUE(status.ok()) << status;
 }
 
 // Each strategy as a job file has it, and the world sizes that it is for.
@@ -169,7 +169,8 @@ TEST(ReplayTest, ReportsProgress) {
   v1::JobSpec job = Job("");
   job.set_steps(45);
   std::vector<v1::Progress> progress;
-  for (const absl::Status& status : Run(job, 2, {}, &progress)) EXPECT_TRUE(status.ok()) << status;
+  for (const absl::Status& status : Replay(job, 2, {}, &progress))
+    EXPECT_TRUE(status.ok()) << status;
   ASSERT_EQ(progress.size(), 3u);
   EXPECT_EQ(progress[0].step(), 20);
   EXPECT_EQ(progress[2].step(), 45);
@@ -190,7 +191,7 @@ ThreadRanks::Options Faults(const std::string& text) {
 TEST(ReplayTest, OneBitOfOneReducedElementIsCaught) {
   for (const char* precision : {R"({})", R"({"mixed_precision": {"param_dtype": "bfloat16"}})"}) {
     const std::vector<absl::Status> statuses =
-        Run(Job(precision), 2, Faults("rank=1,point=reduced,step=3,action=spoil"));
+        Replay(Job(precision), 2, Faults("rank=1,point=reduced,step=3,action=spoil"));
     ASSERT_EQ(statuses.size(), 2u);
     EXPECT_EQ(statuses[1].code(), absl::StatusCode::kDataLoss) << statuses[1];
     EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1: gradient of \"h.0.w\" in unit h.0"));
@@ -205,7 +206,7 @@ TEST(ReplayTest, OneWrongParameterIsCaught) {
     if (rank == 1) parts.spec.set_seed(2);  // what this rank holds the parameters against
     return absl::OkStatus();
   };
-  const std::vector<absl::Status> statuses = Run(Job(""), 2, std::move(options));
+  const std::vector<absl::Status> statuses = Replay(Job(""), 2, std::move(options));
   ASSERT_EQ(statuses.size(), 2u);
   EXPECT_EQ(statuses[1].code(), absl::StatusCode::kDataLoss) << statuses[1];
   EXPECT_THAT(statuses[1].message(), HasSubstr("as the seed makes it"));
@@ -216,7 +217,7 @@ TEST(ReplayTest, RefusesWhatNothingIsExactIn) {
   job.set_micro_batches(48);
   job.mutable_mesh()->set_max_workers(1);
   job.mutable_replay()->set_uses(16);
-  const std::vector<absl::Status> statuses = Run(job, 1);
+  const std::vector<absl::Status> statuses = Replay(job, 1);
   ASSERT_EQ(statuses.size(), 1u);
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInvalidArgument) << statuses[0];
   EXPECT_THAT(statuses[0].message(), HasSubstr("leaves no gradients"));

@@ -186,7 +186,9 @@ void ExpectExact(const Case& of) {
     }
   }
   // Of few ranks none may have a gradient.
-  if (of.world_size > 2) EXPECT_GT(nonzero, 0);
+  if (of.world_size > 2) {
+    EXPECT_GT(nonzero, 0);
+  }
 }
 
 TEST(ReplayValuesTest, AveragesAreExactInEveryDtypeUnderAnyDivision) {

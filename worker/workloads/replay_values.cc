@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/float_bits.h"
+#include "common/status_macros.h"
 
 namespace tessera {
 namespace {
@@ -66,6 +68,18 @@ int64_t OddPart(double value) {
   return odd;
 }
 
+// A scale that the job gives; one that moves is a power of two.
+double LossScaleOf(const v1::JobSpec& resolved) {
+  double scale = 1;
+  return absl::SimpleAtod(resolved.mixed_precision().loss_scale(), &scale) ? scale : 1;
+}
+
+absl::Status CheckFactor(absl::string_view field, double factor) {
+  if (OddPart(factor) != 0 && factor >= kSmallestFactor) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("is ", factor, "; the workload replay takes numbers of ",
+                                          kSmallestFactor, " or more that a float32 has exactly"));
+}
+
 template <typename T>
 struct Plain {
   using Stored = T;
@@ -117,12 +131,9 @@ absl::StatusOr<ReplayRule> MakeReplayRule(const v1::Unit& unit, const v1::JobSpe
   ReplayRule rule;
   const double given = resolved.mixed_precision().divide_factor();
   rule.factor = given == 0 ? world_size : given;
-  const int64_t odd = OddPart(rule.factor);
-  if (odd == 0 || rule.factor < kSmallestFactor) {
-    return InvalidField("mixed_precision.divide_factor",
-                        absl::StrCat("is ", given, "; the workload replay takes numbers of ",
-                                     kSmallestFactor, " or more that a float32 has exactly"));
-  }
+  const double scale = LossScaleOf(resolved);
+  TESSERA_RETURN_IF_ERROR(CheckFactor("mixed_precision.divide_factor", rule.factor));
+  TESSERA_RETURN_IF_ERROR(CheckFactor("mixed_precision.loss_scale", scale));
   int64_t sum = LargestSum(v1::FLOAT32, world_size);
   bool float16 = false;
   for (const DType dtype : {unit.param_dtype(), unit.reduce_dtype(), unit.gradient_dtype(),
@@ -132,20 +143,22 @@ absl::StatusOr<ReplayRule> MakeReplayRule(const v1::Unit& unit, const v1::JobSpe
   }
   // What a rank adds up in an element, and then the average: of so many integers.
   const int64_t terms = resolved.micro_batches() * uses * MostNames(unit);
-  rule.largest = sum / terms / std::max<int64_t>(odd, world_size);
+  rule.largest = sum / terms / std::max<int64_t>(OddPart(rule.factor), world_size) / OddPart(scale);
   if (float16) {
-    const double most = kLargestInFloat16 / rule.factor / static_cast<double>(terms);
+    const double most = kLargestInFloat16 / rule.factor / scale / static_cast<double>(terms);
     rule.largest = std::min(rule.largest, static_cast<int64_t>(std::min(most, 65'536.0)));
   }
   if (rule.largest >= 1) return rule;
   const std::string unit_name = unit.fqn().empty() ? "the root" : absl::StrCat("unit ", unit.fqn());
+  absl::string_view field = "micro_batches";
+  if (rule.factor > static_cast<double>(world_size)) field = "mixed_precision.divide_factor";
+  if (scale > 1) field = "mixed_precision.loss_scale";
   return InvalidField(
-      given != 0 && rule.factor > static_cast<double>(world_size) ? "mixed_precision.divide_factor"
-                                                                  : "micro_batches",
-      absl::StrCat("leaves no gradients of ", unit_name,
-                   " that are exact: their sums must not pass ", sum, ", and each element has ",
-                   terms, " terms of ", world_size, " ranks, divided by ", rule.factor,
-                   "; lower micro_batches, replay.uses or the number of workers, or take float32"));
+      field, absl::StrCat(
+                 "leaves no gradients of ", unit_name, " that are exact: their sums must not pass ",
+                 sum, ", and each element has ", terms, " terms of ", world_size, " ranks, times ",
+                 scale, " and divided by ", rule.factor,
+                 "; lower micro_batches, replay.uses or the number of workers, or take float32"));
 }
 
 void WriteReplay(const ReplayStream& stream, double factor, bool add, const TensorView& gradient) {

@@ -2,13 +2,13 @@
 // reduction must give is worked out without it. Every gradient is `factor` x a small integer that
 // depends on rank, parameter, element, step, micro-batch and use; `factor` is what the sum over
 // ranks is divided by. So the average is the sum of the integers: exact in every dtype, whatever
-// the order of the sum and wherever the division is made.
+// the order of the sum and wherever the division is made. Where the loss is scaled, gradients and
+// averages are so many times that.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const ReplayRule rule, MakeReplayRule(unit, job, world_size, uses));
-//   const ReplayStream stream = rule.Stream(contribution);
-//   AddReplay(stream, rule.factor, /*first=*/0, /*add=*/false, gradient_view);
-//   std::vector<int64_t> sums = ...;
-//   ExpectReplay(rule, where, fqns, world_size, first, absl::MakeSpan(sums));
+//   WriteReplay(rule.Stream(pass, fqn), rule.factor, /*add=*/false, gradient_view);
+//   ...
+//   ExpectReplay(rule, step, unit.fqn(), unit.parameters(0), first, absl::MakeSpan(sums));
 //
 // Thread-safety: pure functions of values.
 #ifndef TESSERA_WORKER_WORKLOADS_REPLAY_VALUES_H_
@@ -74,7 +74,7 @@ struct ReplayRule {
 // The largest integers for which every sum that a step makes is exact in every dtype that the
 // unit's gradients pass through: a gradient and what a rank adds to it over `uses` of the unit,
 // micro-batches and tied names; and the average. INVALID_ARGUMENT (mixed_precision.divide_factor,
-// mesh.max_workers or micro_batches): there are none but zero; the message says what to lower.
+// mixed_precision.loss_scale or micro_batches): there are none but zero; says what to lower.
 absl::StatusOr<ReplayRule> MakeReplayRule(const v1::Unit& unit, const v1::JobSpec& resolved,
                                           int world_size, int64_t uses);
 
@@ -88,6 +88,7 @@ struct ReplayStep {
   int world_size = 1;
   int64_t micro_batches = 1;
   int64_t uses = 1;
+  double scale = 1;  // of the loss; in no sum of ExpectReplay
 };
 void ExpectReplay(const ReplayRule& rule, const ReplayStep& step, absl::string_view unit,
                   const v1::UnitParameter& parameter, int64_t first, absl::Span<int64_t> sums);

@@ -20,6 +20,16 @@ constexpr int64_t kProgressEvery = 20;  // steps
 
 using OnProgress = std::function<void(const v1::Progress&)>;
 
+// Of sessions that scale the loss: by how much.
+template <typename Info>
+double LossScaleOf(const Info& info) {
+  if constexpr (requires { info.loss_scale; }) {
+    return info.loss_scale;
+  } else {
+    return 1;
+  }
+}
+
 class ReplayProgram {
  public:
   ReplayProgram(Session& session, OnProgress on_progress)
@@ -63,6 +73,7 @@ class ReplayProgram {
     pass_.seed = job_.seed();
     pass_.rank = session_.rank();
     pass_.step = info.step;
+    scale_ = LossScaleOf(info);
     for (pass_.micro_batch = 0; pass_.micro_batch < job_.micro_batches(); ++pass_.micro_batch) {
       const bool last = pass_.micro_batch + 1 == job_.micro_batches();
       TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch(
@@ -73,6 +84,8 @@ class ReplayProgram {
     TESSERA_RETURN_IF_ERROR(CompareBits());
     TESSERA_ASSIGN_OR_RETURN(const StepResult result, session_.EndStep({.loss_count = 1}));
     steps_ = result.step;
+    // A scale that was too large: what overflowed is nobody's gradient, and no rank took the step.
+    if (result.non_finite && scale_ != 1) return result;
     TESSERA_RETURN_IF_ERROR(CheckGradients(info.step));
     return result;
   }
@@ -164,7 +177,7 @@ class ReplayProgram {
     if (!ReplayRule::Contributes(pass_, planned.fqn(), fqn)) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(const GradientSlot slot, session_.GradientView(unit, fqn));
     const ReplayRule& rule = rules_[unit];
-    WriteReplay(rule.Stream(pass_, fqn), rule.factor, slot.accumulate, slot.view);
+    WriteReplay(rule.Stream(pass_, fqn), rule.factor * scale_, slot.accumulate, slot.view);
     return absl::OkStatus();
   }
 
@@ -173,7 +186,8 @@ class ReplayProgram {
                              .step = step,
                              .world_size = session_.world_size(),
                              .micro_batches = job_.micro_batches(),
-                             .uses = job_.replay().uses()};
+                             .uses = job_.replay().uses(),
+                             .scale = scale_};
     for (int unit = 0; unit < session_.plan().units_size(); ++unit) {
       TESSERA_ASSIGN_OR_RETURN(const ShardSpan shard, session_.GradientShard(unit));
       ReplayShard own;
@@ -229,6 +243,7 @@ class ReplayProgram {
   std::vector<int> outermost_;           // the root, where it is a unit
   std::vector<ReplayRule> rules_;        // by unit
   ReplayPass pass_;
+  double scale_ = 1;  // of the loss
   ParameterBits bits_;
   int64_t steps_ = 0;  // done
 };

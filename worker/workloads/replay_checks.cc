@@ -67,10 +67,10 @@ absl::Status CheckGradientShard(const ReplayRule& rule, const ReplayStep& step,
       for (int64_t i = 0; i < count; ++i) {
         const double got = ElementAt(shard.data, shard.dtype, at - begin + i);
         if (got == static_cast<double>(expected[static_cast<size_t>(i)])) continue;
-        return absl::DataLossError(
-            absl::StrCat("rank ", shard.rank, ": gradient of \"", parameter.fqn(), "\" in unit ",
-                         Shown(unit), ", element ", at - offset + i, ", step ", step.step,
-                         ": expected ", expected[static_cast<size_t>(i)], ", got ", got));
+        return absl::DataLossError(absl::StrCat("rank ", shard.rank, ": gradient of \"",
+                                                parameter.fqn(), "\" in unit ", Shown(unit),
+                                                ", element ", at - offset + i, ", step ", step.step,
+                                                ": expected ", wanted, ", got ", got));
       }
     }
     checked = to;

@@ -71,6 +71,19 @@ TEST(ReplayChecksTest, EveryElementOfAShardIsLookedAt) {
   }
 }
 
+TEST(ReplayChecksTest, AveragesAreScaledAsTheLossIs) {
+  std::vector<double> values = Expected(0);
+  for (double& value : values) value *= 8;
+  ReplayShard shard;
+  shard.data = values.data();
+  shard.dtype = v1::FLOAT64;
+  ReplayStep step = kStep;
+  step.scale = 8;
+  EXPECT_TRUE(CheckGradientShard(kRule, step, TwoParameters(), TwoShards(), shard).ok());
+  step.scale = 4;
+  EXPECT_FALSE(CheckGradientShard(kRule, step, TwoParameters(), TwoShards(), shard).ok());
+}
+
 TEST(ReplayChecksTest, AWrongElementIsNamed) {
   std::vector<double> values = Expected(1);
   const auto was = static_cast<int64_t>(values[3]);

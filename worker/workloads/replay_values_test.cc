@@ -247,6 +247,14 @@ TEST(ReplayValuesTest, RefusesWhatNothingIsExactIn) {
             "mixed_precision.divide_factor");
   EXPECT_EQ(Field(refused({v1::FLOAT16, v1::FLOAT16, v1::FLOAT32}, Job(1, 65'536), 2)),
             "mixed_precision.divide_factor");
+  v1::JobSpec scaled = Job();
+  scaled.mutable_mixed_precision()->set_loss_scale("1000");
+  EXPECT_EQ(MakeReplayRule(UnitOf({}), scaled, 2, 1)->largest, 65'536 / 2 / 125);
+  scaled.mutable_mixed_precision()->set_loss_scale("65536");
+  EXPECT_EQ(Field(refused({v1::FLOAT16, v1::FLOAT16, v1::FLOAT32}, scaled, 2)),
+            "mixed_precision.loss_scale");
+  scaled.mutable_mixed_precision()->set_loss_scale("dynamic");
+  EXPECT_TRUE(refused({v1::FLOAT16, v1::FLOAT16, v1::FLOAT32}, scaled, 2).ok());
   const absl::Status many = refused({v1::BFLOAT16, v1::FLOAT32, v1::FLOAT32}, Job(200), 2);
   EXPECT_EQ(Field(many), "micro_batches");
   EXPECT_THAT(many.message(), HasSubstr("unit h.0"));

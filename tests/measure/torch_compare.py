@@ -9,6 +9,7 @@ table of differences and exits 1 where one is beyond its limit.
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import sys
@@ -45,6 +46,8 @@ PATIENCE = 1800
 # loss, parameters absolute.
 FLOAT32_LIMITS = {"gradients": 1e-5, "losses": 1e-5, "parameters": 1e-3}
 BFLOAT16_LIMITS = {"losses": 5e-3}
+# Another computation: shown for orientation.
+NO_LIMITS = {"losses": math.inf}
 
 
 def job(name, steps, **more):
@@ -129,16 +132,16 @@ def train(model, loss_of, steps, whole=lambda tensor: tensor):
     return losses, gradients, parameters
 
 
-def start(weights):
-    model = Gpt(**MODEL)
+def start(weights, compute=torch.float32):
+    model = Gpt(**MODEL, dtype=compute)
     missing = model.load_state_dict(weights)
     assert not missing.missing_keys and not missing.unexpected_keys
     return model
 
 
-def train_plain(weights, steps, bfloat16=False):
-    """One process; in bfloat16 the masters stay float32 and are cast for each pass."""
-    model, batches = start(weights), Batches(SEED, GLOBAL_BATCH, MODEL["context"])
+def train_plain(weights, steps, bfloat16=False, compute=torch.float32):
+    """One process; with `bfloat16` the masters stay float32 and are cast for each pass."""
+    model, batches = start(weights, compute), Batches(SEED, GLOBAL_BATCH, MODEL["context"])
 
     def loss_of(step):
         tokens, targets = batches.step(step)
@@ -158,7 +161,9 @@ def fsdp_rank(rank, directory, steps, bfloat16):
     model = start(torch.load(f"{directory}/weights"))
     policy = MixedPrecisionPolicy()
     if bfloat16:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
     mesh = init_device_mesh("cpu", (WORKERS,))
     for block in model.h:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -233,27 +238,29 @@ class Table:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
-    steps = parser.parse_args().steps
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    flags = parser.parse_args()
+    steps = flags.steps
     torch.set_num_threads(1)
 
     # A step of learning rate 0 leaves the initial weights.
     optimizer = {"lr": 0, "warmup_steps": 0}
     weights = train_tessera(job("weights", 1, optimizer=optimizer))[2]
-    low = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
-    runs = [
-        ("float32", FLOAT32_LIMITS, train_tessera(job("float32", steps)), False),
-        (
-            "bfloat16",
-            BFLOAT16_LIMITS,
-            train_tessera(job("bfloat16", steps, mixed_precision=low)),
-            True,
-        ),
-    ]
     table = Table()
-    for name, limits, ours, bfloat16 in runs:
-        theirs = train_plain(weights, steps, bfloat16)
-        table.compare(name, "plain PyTorch", ours, theirs, limits)
-        table.compare(name, "FSDP, gloo", ours, train_fsdp(weights, steps, bfloat16), limits)
+    if "float32" in flags.dtypes.split(","):
+        ours = train_tessera(job("float32", steps))
+        table.compare("float32", "plain PyTorch", ours, train_plain(weights, steps), FLOAT32_LIMITS)
+        table.compare("float32", "FSDP, gloo", ours, train_fsdp(weights, steps), FLOAT32_LIMITS)
+    if "bfloat16" in flags.dtypes.split(","):
+        low = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
+        ours = train_tessera(job("bfloat16", steps, mixed_precision=low))
+        plain = train_plain(weights, steps, bfloat16=True)
+        table.compare("bfloat16", "plain PyTorch", ours, plain, BFLOAT16_LIMITS)
+        fsdp = train_fsdp(weights, steps, bfloat16=True)
+        table.compare("bfloat16", "FSDP, gloo", ours, fsdp, BFLOAT16_LIMITS)
+        low = train_plain(weights, steps, bfloat16=True, compute=torch.bfloat16)
+        table.compare("bfloat16", "plain PyTorch that computes in it", ours, low, NO_LIMITS)
+        table.compare("PyTorch's own", "plain PyTorch that computes in it", plain, low, NO_LIMITS)
     print(f"\ntorch {torch.__version__}, {steps} steps, {WORKERS} workers")
     return 1 if table.failed else 0
 

@@ -25,7 +25,13 @@ class Conv1D(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, values):
-        return values @ self.weight + self.bias
+        return values @ self.weight.to(values.dtype) + self.bias.to(values.dtype)
+
+
+class LayerNorm(nn.LayerNorm):
+    def forward(self, values):
+        weight, bias = self.weight.to(values.dtype), self.bias.to(values.dtype)
+        return F.layer_norm(values, self.normalized_shape, weight, bias, self.eps)
 
 
 class Attention(nn.Module):
@@ -56,9 +62,9 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
-        self.ln_1 = nn.LayerNorm(width)
+        self.ln_1 = LayerNorm(width)
         self.attn = Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width)
+        self.ln_2 = LayerNorm(width)
         self.mlp = Mlp(width)
 
     def forward(self, values):
@@ -67,19 +73,23 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers, width, heads, context, vocab):
+    """Computes in `dtype`, whatever that of the parameters."""
+
+    def __init__(self, layers, width, heads, context, vocab, dtype=torch.float32):
         super().__init__()
+        self.dtype = dtype
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(context, width)
         self.h = nn.ModuleList([Block(width, heads) for _ in range(layers)])
-        self.ln_f = nn.LayerNorm(width)
+        self.ln_f = LayerNorm(width)
 
     def forward(self, tokens, targets):
         """The mean loss in nats."""
-        values = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        positions = torch.arange(tokens.shape[1])
+        values = self.wte(tokens).to(self.dtype) + self.wpe(positions).to(self.dtype)
         for block in self.h:
             values = block(values)
-        logits = F.linear(self.ln_f(values), self.wte.weight)
+        logits = F.linear(self.ln_f(values), self.wte.weight.to(self.dtype))
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 

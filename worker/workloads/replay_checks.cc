@@ -66,7 +66,8 @@ absl::Status CheckGradientShard(const ReplayRule& rule, const ReplayStep& step,
       ExpectReplay(rule, step, unit.fqn(), parameter, at - offset, expected);
       for (int64_t i = 0; i < count; ++i) {
         const double got = ElementAt(shard.data, shard.dtype, at - begin + i);
-        if (got == static_cast<double>(expected[static_cast<size_t>(i)])) continue;
+        const double wanted = step.scale * static_cast<double>(expected[static_cast<size_t>(i)]);
+        if (got == wanted) continue;
         return absl::DataLossError(absl::StrCat("rank ", shard.rank, ": gradient of \"",
                                                 parameter.fqn(), "\" in unit ", Shown(unit),
                                                 ", element ", at - offset + i, ", step ", step.step,

@@ -217,6 +217,19 @@ absl::Status ResolveTimeouts(v1::TimeoutSpec* timeouts) {
                       "is not longer than timeouts.heartbeat; every worker would be lost");
 }
 
+// Only a job of that workload has the message.
+absl::Status ResolveReplay(v1::JobSpec* spec) {
+  if (spec->workload() != "replay") {
+    return spec->has_replay() ? InvalidField("replay", "is for the workload replay; drop it")
+                              : absl::OkStatus();
+  }
+  v1::ReplaySpec* replay = spec->mutable_replay();
+  TESSERA_DEFAULT(replay, compute_us, 0);
+  TESSERA_DEFAULT(replay, uses, 1);
+  TESSERA_RETURN_IF_ERROR(CheckRange("replay.compute_us", replay->compute_us(), 0, 1'000'000));
+  return CheckRange("replay.uses", replay->uses(), 1, 16);
+}
+
 absl::Status CheckBatch(const v1::JobSpec& spec) {
   TESSERA_RETURN_IF_ERROR(CheckRange("global_batch", spec.global_batch(), 1));
   TESSERA_RETURN_IF_ERROR(CheckRange("micro_batches", spec.micro_batches(), 1));
@@ -249,7 +262,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
   TESSERA_DEFAULT(&spec, threads_per_worker, 1);
   TESSERA_DEFAULT(&spec, device, "auto");
   TESSERA_RETURN_IF_ERROR(ResolveModel(spec.mutable_model()));
-  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "attached"}, {"replay"}));
+  TESSERA_RETURN_IF_ERROR(CheckOneOf("workload", spec.workload(), {"gpt", "replay", "attached"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", spec.steps(), 1));
   TESSERA_RETURN_IF_ERROR(CheckRange("eval_every", spec.eval_every(), 0));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_recoveries", spec.max_recoveries(), 0));
@@ -266,6 +279,7 @@ absl::StatusOr<v1::JobSpec> ResolveJobSpec(v1::JobSpec spec) {
       ResolveActivations(spec.model().has_builtin(), spec.mutable_activations()));
   TESSERA_RETURN_IF_ERROR(ResolveCheckpoint(spec.mutable_checkpoint()));
   TESSERA_RETURN_IF_ERROR(ResolveTimeouts(spec.mutable_timeouts()));
+  TESSERA_RETURN_IF_ERROR(ResolveReplay(&spec));
   TESSERA_RETURN_IF_ERROR(CheckBatch(spec));
   return spec;
 }

@@ -196,6 +196,13 @@ v1::ActivationSpec PassOf(const v1::JobSpec& resolved, int world_size) {
   return spec;
 }
 
+Activations NoActivations(const v1::Plan& plan) {
+  Activations none;
+  none.certainty = v1::Forecast::EXACT;
+  none.kept.assign(plan.units_size(), 0);
+  return none;
+}
+
 Activations NotGiven(const v1::ActivationSpec& spec) {
   Activations unknown;
   v1::ActivationForecast* why = &unknown.classes.emplace_back();
@@ -213,10 +220,11 @@ Activations NotGiven(const v1::ActivationSpec& spec) {
 
 Activations ForecastActivations(const v1::ModelSpec& model, const v1::Plan& plan,
                                 const v1::JobSpec& resolved, int world_size) {
+  if (resolved.workload() == "replay") return NoActivations(plan);
   const v1::ActivationSpec spec = PassOf(resolved, world_size);
   if (spec.batch() <= 0 || spec.sequence() <= 0) return NotGiven(spec);
   const bool recompute = spec.recompute() == "unit";
-  if (resolved.model().builtin() == "gpt" && resolved.workload() == "gpt" && !recompute) {
+  if (resolved.model().builtin() == "gpt" && resolved.workload() == "gpt") {
     return GptActivations(plan, resolved.model(), spec);
   }
   return Walk(model, plan, spec).Result(recompute);

@@ -4,7 +4,8 @@
 //   const Activations activations = ForecastActivations(model, plan, resolved, /*world_size=*/2);
 //
 // EXACT: the workload gpt, whose memory is counted as it allocates it (worker/workloads/
-// gpt_model.h), with the float32 stand-ins for units in a 16-bit dtype.
+// gpt_model.h), with the float32 stand-ins for units in a 16-bit dtype; and the workload replay,
+// which keeps none.
 // ESTIMATED: what PyTorch's modules and Hugging Face's blocks save for their backward on a GPU, in
 // the unit's param_dtype, from the shapes of their parameters: attention is fused (no scores are
 // kept, but in T5), dropout is on with masks of a byte, and an output that is another module's

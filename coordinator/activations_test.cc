@@ -373,6 +373,20 @@ TEST(GptActivationsTest, StandInsForSixteenBits) {
             4 * (2 * 41'216 + 4 * 128 * 128 + 4 * 128 + 3 * 128));
 }
 
+TEST(GptActivationsTest, ComputedAgainBlocksKeepTheirInputAlone) {
+  const Activations keeps = Gpt(""), again = Gpt(R"("activations":{"recompute":"unit"})");
+  EXPECT_EQ(again.certainty, v1::Forecast::EXACT);
+  // Of 4 blocks three are not kept, but for 768 x 128 elements each.
+  EXPECT_EQ(keeps.classes[0].class_name(), "Block");
+  EXPECT_EQ(keeps.total - again.total, 3 * (keeps.classes[0].bytes() / 4 - 4 * 768 * 128));
+}
+
+TEST(ReplayActivationsTest, KeepsNone) {
+  const Activations none = Gpt(R"("workload":"replay")");
+  EXPECT_EQ(none.certainty, v1::Forecast::EXACT);
+  EXPECT_EQ(none.total, 0);
+}
+
 TEST(GptActivationsTest, AnotherProgramIsEstimated) {
   const Activations attached = Gpt(R"("workload":"attached")");
   EXPECT_EQ(attached.certainty, v1::Forecast::ESTIMATED);

@@ -208,11 +208,9 @@ class RemedyFinder {
                            : "everything is sharded over all ranks");
   }
 
-  // The workload gpt keeps what it has allocated.
   void Recompute() {
     const bool off = resolved_.activations().recompute() != "unit";
-    const bool gpt = resolved_.workload() == "gpt" && resolved_.model().builtin() == "gpt";
-    if (!off || gpt || fitted_.options.activations.total == 0) return;
+    if (!off || fitted_.options.activations.total == 0) return;
     Try("activations.recompute", "unit",
         "the program computes a unit's activations again in its backward",
         [](v1::JobSpec* job) { job->mutable_activations()->set_recompute("unit"); });

@@ -63,8 +63,13 @@ TEST(FitTest, RemediesHaveTheFiguresOfTheJobsTheyName) {
   const v1::Remedy* precision = Remedy(planned, "mixed_precision.param_dtype");
   // Stand-ins cost gpt more than half of its slots saves.
   EXPECT_EQ(precision, nullptr);
-  // gpt cannot compute again.
-  EXPECT_EQ(Remedy(planned, "activations.recompute"), nullptr);
+  const v1::Remedy* again = Remedy(planned, "activations.recompute");
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->value(), "unit");
+  EXPECT_EQ(again->needed_bytes(),
+            Planned(absl::StrCat(Memory(memory), R"(,"activations":{"recompute":"unit"})"), 2)
+                .forecast.fit()
+                .needed_bytes());
 }
 
 TEST(FitTest, NotesSayItInWords) {
@@ -167,7 +172,7 @@ TEST(FitTest, ShardingMoreThanTheJobDoes) {
   EXPECT_EQ(values("full_shard"), (std::vector<std::string>{}));
 }
 
-// The workload gpt computes nothing again; a job file that only plans another model names none.
+// A job file that only plans another model names no workload.
 TEST(FitTest, AnotherModelCanComputeAgain) {
   const auto linear = [](int name, int in, int out) {
     return absl::StrCat(R"({"name":")", name, R"(","class_name":"Linear","parameters":[)",

@@ -18,7 +18,8 @@ int64_t Clamped(__int128 bytes) {
 
 // In float32 elements.
 struct GptNumels {
-  __int128 block = 0;  // of one
+  __int128 input = 0;  // of a block, with recomputation all that it keeps
+  __int128 block = 0;  // of one, without its input
   __int128 root = 0;
 };
 
@@ -31,9 +32,10 @@ GptNumels NumelsOf(const v1::ModelSource& model, const v1::ActivationSpec& pass)
   // Query, key, value and the probabilities.
   const __int128 heads = 3 * stream + Part(rows * model.heads() * pass.sequence());
   GptNumels numels;
-  // The residual stream before the block and between its halves, the second norm, both sides of
+  // The residual stream before the block; and between its halves, the second norm, both sides of
   // the GELU.
-  numels.block = 3 * stream + statistics + 2 * wide;
+  numels.input = stream;
+  numels.block = 2 * stream + statistics + 2 * wide;
   // The residual stream after the last block, the last norm, the logits, and four scratch buffers,
   // of which one is wide.
   numels.root = 5 * stream + statistics + Part(rows * model.vocab()) + wide;
@@ -91,7 +93,12 @@ Activations GptActivations(const v1::Plan& plan, const v1::ModelSource& model,
     part->set_certainty(v1::Forecast::EXACT);
     part->set_note(note);
   };
-  add("Block", model.layers(), model.layers() * numels.block * 4, "");
+  if (pass.recompute() == "unit") {
+    add("Block", model.layers(), model.layers() * numels.input * 4, "inputs alone");
+    add("Block again", 1, numels.block * 4, "one block's, computed again in its backward");
+  } else {
+    add("Block", model.layers(), model.layers() * (numels.input + numels.block) * 4, "");
+  }
   add("GPT", 1, numels.root * 4, "logits, and scratch that all blocks share");
   add("stand-ins", 1, StandInBytes(plan, attention),
       "float32 copies of one block's and the root's parameters and gradients");

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// `pass` has batch and sequence. All of it is there from the first step on.
+// `pass` has batch, sequence and recompute. All of it is there from the first step on.
 Activations GptActivations(const v1::Plan& plan, const v1::ModelSource& model,
                            const v1::ActivationSpec& pass);
 

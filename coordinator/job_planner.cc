@@ -113,18 +113,19 @@ absl::Status CheckRunnable(const v1::JobSpec& resolved, const v1::Plan& plan) {
   };
   // What an attached program makes of its model is its own affair.
   const bool gpt = resolved.workload() == "gpt";
-  if (!gpt && resolved.workload() != "attached") {
-    return unavailable("workload", resolved.workload(), "gpt or attached");
+  const bool replay = resolved.workload() == "replay";
+  if (!gpt && !replay && resolved.workload() != "attached") {
+    return unavailable("workload", resolved.workload(), "gpt, replay or attached");
   }
   if (gpt && resolved.model().builtin() != "gpt") {
     return InvalidField("model",
                         "the workload gpt trains the builtin model gpt; drop spec and file, or "
                         "give the workload attached and a program that trains this model");
   }
-  if (gpt && resolved.device() == "cuda") {
-    return InvalidField("device",
-                        "is cuda, but the workload gpt computes on the CPU; give auto or cpu, or "
-                        "attach a program that computes on GPUs");
+  if ((gpt || replay) && resolved.device() == "cuda") {
+    return InvalidField("device", absl::StrCat("is cuda, but the workload ", resolved.workload(),
+                                               " computes on the CPU; give auto or cpu, or "
+                                               "attach a program that computes on GPUs"));
   }
   if (gpt) TESSERA_RETURN_IF_ERROR(CheckGptDtypes(plan));
   TESSERA_RETURN_IF_ERROR(CheckMeshRunnable(resolved));

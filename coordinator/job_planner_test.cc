@@ -241,6 +241,7 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       R"(,"wrap":{"policy":"none"},"model":{"spec":{"root":{"parameters":[{"name":"w","shape":[8],"dtype":"float32"}]}}})";
   std::vector<std::tuple<v1::JobSpec, std::string, std::string>> cases = {
       {Job(R"(,"device":"cuda")"), "device", "the workload gpt computes on the CPU"},
+      {Job(R"(,"workload":"replay","device":"cuda")"), "device", "the workload replay computes"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "is float64, and the workload gpt computes in float32"},
       {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
@@ -248,12 +249,10 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
   };
   cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
   cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
-  cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
-                     "give none");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
-  job.set_workload("replay");
-  cases.emplace_back(job, "workload", "use gpt or attached");
+  job.set_workload("dreams");
+  cases.emplace_back(job, "workload", "use gpt, replay or attached");
   for (auto& [resolved, field, because] : cases) {
     v1::JobSpec plannable = Job(field == "model" ? spec : "");
     *plannable.mutable_mixed_precision() = resolved.mixed_precision();

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
-#include "common/status_macros.h"
 
 namespace tessera {
 namespace {
@@ -30,13 +29,7 @@ absl::Status CheckGpuMesh(const v1::MeshSpec& mesh) {
 }  // namespace
 
 absl::Status CheckMeshRunnable(const v1::JobSpec& resolved) {
-  const v1::MeshSpec& mesh = resolved.mesh();
-  if (resolved.device() == "cuda") TESSERA_RETURN_IF_ERROR(CheckGpuMesh(mesh));
-  if (resolved.workload() == "gpt" && resolved.activations().recompute() == "unit") {
-    return InvalidField("activations.recompute",
-                        "is unit, but the workload gpt computes nothing again; give none");
-  }
-  return absl::OkStatus();
+  return resolved.device() == "cuda" ? CheckGpuMesh(resolved.mesh()) : absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Refuses meshes and activations that can be planned and not yet run. For CheckRunnable; units'
+// Refuses meshes that can be planned and not yet run. For CheckRunnable; units'
 // settings of their own are plan_runnable.h's.
 #ifndef TESSERA_COORDINATOR_RUNNABLE_MESH_H_
 #define TESSERA_COORDINATOR_RUNNABLE_MESH_H_

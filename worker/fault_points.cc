@@ -44,9 +44,9 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank)
   int64_t wanted_rank = 0, wanted_step = 0;
   const std::string point = fields["point"], action = fields["action"];
   if (!absl::SimpleAtoi(fields["rank"], &wanted_rank) || point.empty() ||
-      (action != "kill" && action != "stop" && action != "leak")) {
+      (action != "kill" && action != "stop" && action != "leak" && action != "spoil")) {
     return absl::InvalidArgumentError(
-        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak[,step=N]");
+        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N]");
   }
   std::optional<int64_t> only_step;
   if (fields.count("step") > 0) {
@@ -55,12 +55,25 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank)
     only_step = wanted_step;
   }
   if (wanted_rank != rank) return FaultPoints();
+  if (action == "spoil") {
+    FaultPoints faults;
+    faults.spoil_point_ = point;
+    faults.spoil_step_ = only_step.value_or(0);
+    return faults;
+  }
   return FaultPoints(
       [point, action, only_step, done = false](absl::string_view at, int64_t step) mutable {
         if (done || at != point || (only_step.has_value() && step != *only_step)) return;
         done = true;
         Act(action);
       });
+}
+
+bool FaultPoints::Spoils(absl::string_view point) {
+  if (spoil_point_.empty() || point != spoil_point_) return false;
+  if (spoil_step_ != 0 && step_ != spoil_step_) return false;
+  spoil_point_.clear();
+  return true;
 }
 
 }  // namespace tessera

@@ -30,5 +30,19 @@ TEST(FaultPointsDeathTest, KillsAtItsPointStepAndRankAlone) {
   EXPECT_EXIT(faults->Hit("reduce"), ::testing::KilledBySignal(SIGKILL), "");
 }
 
+TEST(FaultPointsTest, SpoilsOnceAtItsPointStepAndRankAlone) {
+  const char* const text = "rank=1,point=reduced,step=7,action=spoil";
+  auto other = FaultPoints::Parse(text, 0), faults = FaultPoints::Parse(text, 1);
+  ASSERT_TRUE(other.ok() && faults.ok());
+  other->set_step(7);
+  EXPECT_FALSE(other->Spoils("reduced"));
+  faults->set_step(6);
+  EXPECT_FALSE(faults->Spoils("reduced"));
+  faults->set_step(7);
+  EXPECT_FALSE(faults->Spoils("vote"));
+  EXPECT_TRUE(faults->Spoils("reduced"));
+  EXPECT_FALSE(faults->Spoils("reduced"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -54,8 +54,12 @@ Session::~Session() = default;
 int Session::rank() const { return impl_->parts().assignment.rank(); }
 int Session::world_size() const { return impl_->parts().assignment.world_size(); }
 int64_t Session::step() const { return impl_->step(); }
+int Session::shard_index() const { return impl_->parts().assignment.shard_index(); }
 const v1::JobSpec& Session::job() const { return impl_->parts().spec; }
 const v1::Plan& Session::plan() const { return impl_->plan(); }
+const v1::UnitLayout& Session::layout(int unit) const {
+  return impl_->parts().planned.layouts[unit];
+}
 Stream* Session::stream() const { return impl_->parts().stream; }
 absl::StatusOr<int> Session::FindUnit(absl::string_view fqn) const { return impl_->FindUnit(fqn); }
 absl::StatusOr<int> Session::FindUnitOf(absl::string_view parameter_fqn) const {

@@ -117,9 +117,12 @@ class Session {
 
   int rank() const;
   int world_size() const;
-  int64_t step() const;  // the last one committed; before the first 0, or that resumed from
+  int64_t step() const;     // the last one committed; before the first 0, or that resumed from
+  int shard_index() const;  // in the rank's shard group
   const v1::JobSpec& job() const;  // with every default filled in
   const v1::Plan& plan() const;
+  // Where a unit's elements lie. `unit` is one of the plan.
+  const v1::UnitLayout& layout(int unit) const;
   // Device cuda: where the program computes, the CudaStream (worker/device/cuda_device.h) by which
   // leases and gradients are ordered. Others are UNIMPLEMENTED. Else null.
   Stream* stream() const;
@@ -171,13 +174,10 @@ class Session {
 
   // Every parameter of a unit for the price of one. keep = false: this rank only takes part.
   absl::StatusOr<std::vector<SummonedParameter>> SummonUnit(int unit, bool keep = true);
-
   // Sums up to 8 values over all ranks, in rank order; every rank gets the same bits.
   absl::Status AllReduceSum(absl::Span<double> values);
-
   // Waits for every rank. `what` names the moment in errors.
   absl::Status Barrier(absl::string_view what);
-
   // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 

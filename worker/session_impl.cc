@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -258,6 +257,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   executor_.Sweep();
 
   ShardStore& store = *parts_.store;
+  if (parts_.faults->Spoils("reduced")) SpoilGradientForTests();
   Vote vote = MeasureGradients();
   vote.step = state_.step + 1;
   vote.attempt = 1;
@@ -320,18 +320,6 @@ absl::Status SessionImpl::AgreeOnStart() {
 absl::Status SessionImpl::SaveLast() {
   TESSERA_RETURN_IF_ERROR(Usable());
   return Keep(saver_.Finish(state_));
-}
-
-absl::Status SessionImpl::WriteGradientsForTests() const {
-  for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    const ShardSpan gradients = parts_.store->Gradients(unit);
-    const std::string path = absl::StrCat(parts_.gradients_dir, "/unit-", unit, "-rank-",
-                                          parts_.assignment.rank(), ".f32");
-    std::ofstream file(path, std::ios::binary);
-    file.write(gradients.data, gradients.bytes());
-    if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", path));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status SessionImpl::AllReduceSum(absl::Span<double> values) {

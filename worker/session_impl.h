@@ -157,6 +157,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void KeepLossScale();  // in state_
   StepResult Tally(const std::vector<Vote>& votes) const;
   absl::Status WriteGradientsForTests() const;
+  void SpoilGradientForTests();
   void Report(bool now);
 
   SessionParts parts_;

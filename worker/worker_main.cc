@@ -26,6 +26,7 @@
 #include "worker/device/probe.h"
 #include "worker/session.h"
 #include "worker/workloads/gpt.h"
+#include "worker/workloads/replay.h"
 
 namespace tessera {
 namespace {
@@ -118,12 +119,15 @@ void EndWithAgent() {
 
 absl::Status Work(Session& session) {
   const std::string& workload = session.job().workload();
-  if (workload != "gpt") {
+  if (workload == "gpt") {
+    TESSERA_RETURN_IF_ERROR(RunGpt(session));
+  } else if (workload == "replay") {
+    TESSERA_RETURN_IF_ERROR(RunReplay(session));
+  } else {
     return absl::InvalidArgumentError(
         absl::StrCat("workload \"", workload,
                      "\" is not built in; start the host with `tessera-worker -- PROGRAM`"));
   }
-  TESSERA_RETURN_IF_ERROR(RunGpt(session));
   return session.Finish();
 }
 

@@ -35,7 +35,8 @@ GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
           .context = job.model().context(),
           .vocab = job.model().vocab(),
           .sequences = job.global_batch() / world_size / job.micro_batches(),
-          .attention = job.model().attention()};
+          .attention = job.model().attention(),
+          .recompute = job.activations().recompute() == "unit"};
 }
 
 TEST(GptActivationsTest, TheForecastIsWhatTheModelAllocates) {
@@ -43,6 +44,8 @@ TEST(GptActivationsTest, TheForecastIsWhatTheModelAllocates) {
            "",
            R"(,"global_batch":6,"micro_batches":3)",
            R"(,"model":{"attention":false})",
+           R"(,"activations":{"recompute":"unit"})",
+           R"(,"activations":{"recompute":"unit"},"model":{"attention":false,"layers":7})",
            // Nothing here is a multiple of 16 elements.
            R"(,"model":{"layers":3,"width":30,"heads":5,"context":7,"vocab":257},"global_batch":6)",
        }) {

@@ -242,6 +242,51 @@ TEST(GptSessionTest, LossScaleIsInTheGradientsAndNowhereElse) {
   }
 }
 
+TEST(GptSessionTest, RecomputationChangesNoBit) {
+  v1::JobSpec job = Job();
+  job.set_steps(3);
+  job.set_micro_batches(2);
+  for (const char* policy : {"class", "none", "always"}) {
+    for (const char* unshard : {"slots", "resident"}) {
+      for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+        SCOPED_TRACE(absl::StrCat(policy, " ", unshard, " ", dtype));
+        v1::JobSpec keeps = job;
+        keeps.mutable_wrap()->set_policy(policy);
+        keeps.mutable_mixed_precision()->set_param_dtype(dtype);
+        keeps.mutable_memory()->set_unshard(unshard);
+        if (keeps.wrap().policy() == "class") keeps.mutable_wrap()->add_wrap_classes("Block");
+        // All of a block's units at once.
+        if (keeps.wrap().policy() == "always") {
+          keeps.mutable_memory()->set_max_live_units(20);
+          keeps.mutable_memory()->set_accumulate_unsynchronized(true);
+        }
+        v1::JobSpec again = keeps;
+        again.mutable_activations()->set_recompute("unit");
+        const Trained expected = TrainOk(keeps, 2), trained = TrainOk(again, 2);
+        EXPECT_EQ(trained.gradients, expected.gradients);
+        ASSERT_EQ(trained.progress.size(), 1u);
+        EXPECT_EQ(trained.progress[0].loss(), expected.progress.at(0).loss());
+        EXPECT_EQ(trained.progress[0].val_loss(), expected.progress[0].val_loss());
+      }
+    }
+  }
+}
+
+// The layers compute in float32 on values that are rounded to 11 bits: the loss moves in the fourth
+// digit.
+TEST(GptSessionTest, Float16ParametersLearnAsFloat32Does) {
+  v1::JobSpec job = Job();
+  job.set_steps(40);
+  const Trained full = TrainOk(job, 2);
+  job.mutable_mixed_precision()->set_param_dtype("float16");
+  job.mutable_mixed_precision()->set_reduce_dtype("float32");
+  const Trained half = TrainOk(job, 2);
+  const v1::Progress &expected = full.progress.back(), &actual = half.progress.back();
+  EXPECT_LT(expected.loss(), 5.0);
+  EXPECT_NEAR(actual.loss(), expected.loss(), 1e-3 * expected.loss());
+  EXPECT_NEAR(actual.val_loss(), expected.val_loss(), 1e-3 * expected.val_loss());
+}
+
 TEST(GptSessionTest, LossesAgreeOverHundredStepsAtEveryWorldSize) {
   v1::JobSpec job = Job();
   job.set_steps(100);

@@ -59,7 +59,8 @@ GptShape ShapeOf(const v1::JobSpec& job, int world_size) {
           .context = model.context(),
           .vocab = model.vocab(),
           .sequences = job.global_batch() / world_size / job.micro_batches(),
-          .attention = !model.has_attention() || model.attention()};
+          .attention = !model.has_attention() || model.attention(),
+          .recompute = job.activations().recompute() == "unit"};
 }
 
 // Whether blocks multiply in bfloat16; says what becomes of parameters that are not float32.
@@ -92,7 +93,8 @@ class GptProgram {
                              LoadText(job.data(), job.global_batch(), shape.context));
     TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Create(shape));
-    TESSERA_RETURN_IF_ERROR(session.DeclareOrder(units.Order(job.micro_batches())));
+    TESSERA_RETURN_IF_ERROR(
+        session.DeclareOrder(units.Order(job.micro_batches(), shape.recompute)));
     return std::make_unique<GptProgram>(session, std::move(text), std::move(units),
                                         std::move(model), std::move(on_progress));
   }
@@ -204,7 +206,14 @@ class GptProgram {
 
   absl::Status BackwardBlock(size_t layer, const Leases& root_leases) {
     const GptPart& part = units_.blocks[layer];
+    Leases again;  // held until the backward has its own: the block stays whole
+    if (model_->shape().recompute) {
+      TESSERA_ASSIGN_OR_RETURN(again, Unshard(part, Phase::kRecompute));
+      TESSERA_ASSIGN_OR_RETURN(const BlockTensors block, BlockOf(part, again, root_leases));
+      TESSERA_RETURN_IF_ERROR(model_->BlockRecompute(static_cast<int64_t>(layer), block));
+    }
     TESSERA_ASSIGN_OR_RETURN(const Leases leases, Unshard(part, Phase::kBackward));
+    again.clear();
     TESSERA_ASSIGN_OR_RETURN(const BlockTensors block, BlockOf(part, leases, root_leases));
     BlockGradients gradients;
     for (int parameter = 0; parameter < kBlockParameters; ++parameter) {

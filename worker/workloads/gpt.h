@@ -7,7 +7,9 @@
 //   return session->Finish();
 //
 // A step, for each micro-batch: the root is whole from its forward to its backward; each block is
-// whole while it computes, and its gradients are reduced as soon as they are complete. Where the
+// whole while it computes, and its gradients are reduced as soon as they are complete. With
+// activations.recompute unit a block's forward keeps its input alone, and its backward computes the
+// rest again first. Where the
 // wrap policy puts parameters elsewhere (all of them in the root, several blocks in one unit),
 // units are taken as they come: no unit is unsharded by a block that the root holds already, and
 // each is reduced once, after its last gradient.

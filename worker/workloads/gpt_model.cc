@@ -1,6 +1,5 @@
 #include "worker/workloads/gpt_model.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/workloads/block_linear.h"
+#include "worker/workloads/float_region.h"
 
 namespace tessera {
 namespace {
@@ -28,26 +28,6 @@ struct BlockActivations {
   float* ln_2_variance = nullptr;
   float* fc = nullptr;
   float* gelu = nullptr;
-};
-
-// Hands out parts of one region, each on a cache line of its own; without a region it only counts.
-class Region {
- public:
-  explicit Region(float* base) : base_(base) {}
-  float* Take(int64_t numel) {
-    float* const part = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (numel + 15) / 16 * 16;
-    return part;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  float* base_;
-  int64_t used_ = 0;
-};
-
-struct FreeMemory {
-  void operator()(float* memory) const { std::free(memory); }
 };
 
 absl::Status CheckTokens(absl::Span<const int32_t> tokens, int64_t count, int64_t vocab,
@@ -74,11 +54,11 @@ class GptModel::Impl {
 
   absl::Status Prepare() {
     TESSERA_RETURN_IF_ERROR(MakeLayers());
-    Region counted(nullptr);
+    FloatRegion counted(nullptr);
     Place(counted);
     const size_t bytes = static_cast<size_t>(counted.used()) * sizeof(float);
     activation_bytes_ = static_cast<int64_t>(bytes);
-    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    memory_ = AllocateFloats(bytes);
     if (memory_ == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no memory for ", bytes,
@@ -86,7 +66,7 @@ class GptModel::Impl {
                        "global_batch or model.layers"));
     }
     std::memset(memory_.get(), 0, bytes);  // every page is there before the first step
-    Region region(memory_.get());
+    FloatRegion region(memory_.get());
     Place(region);
     return absl::OkStatus();
   }
@@ -118,6 +98,11 @@ class GptModel::Impl {
     return norm_->Backward(Input(shape_.layers), root[kLnFWeight], root[kLnFBias], ln_f_mean_,
                            ln_f_variance_, stream_scratch_, stream_gradient_, gradients[kLnFWeight],
                            gradients[kLnFBias]);
+  }
+  absl::Status BlockRecompute(int64_t layer, const BlockTensors& block) {
+    TESSERA_RETURN_IF_ERROR(CheckLayer(layer));
+    TESSERA_RETURN_IF_ERROR(AttentionForward(blocks_[layer], block));
+    return MlpHidden(blocks_[layer], block);
   }
   absl::Status BlockBackward(int64_t layer, const BlockTensors& block,
                              const BlockGradients& gradients) {
@@ -161,7 +146,7 @@ class GptModel::Impl {
     return absl::OkStatus();
   }
 
-  AttentionLayer::Activations PlaceAttention(Region& region) const {
+  AttentionLayer::Activations PlaceAttention(FloatRegion& region) const {
     AttentionLayer::Activations attention;
     attention.query = region.Take(stream_numel_);
     attention.key = region.Take(stream_numel_);
@@ -170,23 +155,42 @@ class GptModel::Impl {
     return attention;
   }
 
-  void Place(Region& region) {
+  void Place(FloatRegion& region) {
     blocks_.resize(static_cast<size_t>(shape_.layers));
-    for (BlockActivations& block : blocks_) {
-      block.input = region.Take(stream_numel_);
-      block.middle = region.Take(stream_numel_);
-      block.ln_2 = region.Take(stream_numel_);
-      block.ln_2_mean = region.Take(rows_);
-      block.ln_2_variance = region.Take(rows_);
-      block.fc = region.Take(4 * stream_numel_);
-      block.gelu = region.Take(4 * stream_numel_);
-      if (!shape_.attention) continue;
-      block.ln_1 = region.Take(stream_numel_);
-      block.ln_1_mean = region.Take(rows_);
-      block.ln_1_variance = region.Take(rows_);
-      block.attention = PlaceAttention(region);
-      block.attended = region.Take(stream_numel_);
+    if (shape_.recompute) {
+      const BlockActivations shared = PlaceBlock(region);
+      for (BlockActivations& block : blocks_) {
+        block = shared;
+        block.input = region.Take(stream_numel_);
+      }
+    } else {
+      for (BlockActivations& block : blocks_) {
+        block = PlaceBlock(region);
+        block.input = region.Take(stream_numel_);
+      }
     }
+    PlaceRoot(region);
+  }
+
+  // All but the input.
+  BlockActivations PlaceBlock(FloatRegion& region) const {
+    BlockActivations block;
+    block.middle = region.Take(stream_numel_);
+    block.ln_2 = region.Take(stream_numel_);
+    block.ln_2_mean = region.Take(rows_);
+    block.ln_2_variance = region.Take(rows_);
+    block.fc = region.Take(4 * stream_numel_);
+    block.gelu = region.Take(4 * stream_numel_);
+    if (!shape_.attention) return block;
+    block.ln_1 = region.Take(stream_numel_);
+    block.ln_1_mean = region.Take(rows_);
+    block.ln_1_variance = region.Take(rows_);
+    block.attention = PlaceAttention(region);
+    block.attended = region.Take(stream_numel_);
+    return block;
+  }
+
+  void PlaceRoot(FloatRegion& region) {
     output_ = region.Take(stream_numel_);
     ln_f_ = region.Take(stream_numel_);
     ln_f_mean_ = region.Take(rows_);
@@ -247,11 +251,14 @@ class GptModel::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status MlpForward(BlockActivations& a, const BlockTensors& p, float* output) {
+  absl::Status MlpHidden(BlockActivations& a, const BlockTensors& p) {
     TESSERA_RETURN_IF_ERROR(
         Norm(a.middle, p[kLn2Weight], p[kLn2Bias], a.ln_2, a.ln_2_mean, a.ln_2_variance));
     TESSERA_RETURN_IF_ERROR(c_fc_->Forward(a.ln_2, p[kFcWeight], p[kFcBias], a.fc));
-    TESSERA_RETURN_IF_ERROR(gelu_.forward->Run({{DNNL_ARG_SRC, a.fc}, {DNNL_ARG_DST, a.gelu}}));
+    return gelu_.forward->Run({{DNNL_ARG_SRC, a.fc}, {DNNL_ARG_DST, a.gelu}});
+  }
+  absl::Status MlpForward(BlockActivations& a, const BlockTensors& p, float* output) {
+    TESSERA_RETURN_IF_ERROR(MlpHidden(a, p));
     TESSERA_RETURN_IF_ERROR(mlp_proj_->Forward(a.gelu, p[kMlpProjWeight], p[kMlpProjBias], output));
     AddTo(output, a.middle, stream_numel_);
     return absl::OkStatus();
@@ -306,7 +313,7 @@ class GptModel::Impl {
   std::optional<CrossEntropyLayer> cross_entropy_;
 
   int64_t activation_bytes_ = 0;
-  std::unique_ptr<float, FreeMemory> memory_;  // everything below lies in it
+  FloatMemory memory_;  // everything below lies in it
   std::vector<BlockActivations> blocks_;
   float* output_ = nullptr;  // the residual stream after the last block
   float* ln_f_ = nullptr;
@@ -371,6 +378,9 @@ absl::Status GptModel::HeadBackward(const RootTensors& root, absl::Span<const in
   return impl_->HeadBackward(root, targets, scale, gradients);
 }
 
+absl::Status GptModel::BlockRecompute(int64_t layer, const BlockTensors& block) {
+  return impl_->BlockRecompute(layer, block);
+}
 absl::Status GptModel::BlockBackward(int64_t layer, const BlockTensors& block,
                                      const BlockGradients& gradients) {
   return impl_->BlockBackward(layer, block, gradients);

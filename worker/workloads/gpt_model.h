@@ -16,7 +16,8 @@
 // The model owns its activations: one region of memory, allocated and touched by Create. Where a
 // parameter is not in float32 or a gradient is added to another, the first pass also allocates what
 // the largest parameter takes in float32; later ones allocate nothing. Calls come in the order
-// above; a forward may also stand alone. Thread-safety: one thread at a time.
+// above; a forward may also stand alone. With recompute a block's backward comes right after its
+// BlockRecompute. Thread-safety: one thread at a time.
 #ifndef TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 #define TESSERA_WORKER_WORKLOADS_GPT_MODEL_H_
 
@@ -43,6 +44,8 @@ struct GptShape {
       true;  // false: a block's attention adds nothing, and its parameters get no gradient
   // Blocks whose weights are bfloat16 multiply in it (bfloat16_linear.h); CheckBFloat16 is OK.
   bool bfloat16 = false;
+  // A block's forward keeps its input alone; BlockRecompute makes the rest again.
+  bool recompute = false;
 };
 
 // The parameters of a block, "h.N." before each name, in the order of kBlockParameterNames; C =
@@ -111,6 +114,8 @@ class GptModel {
   // EmbedBackward wpe and, as the second contribution, wte: its target then says accumulate.
   absl::Status HeadBackward(const RootTensors& root, absl::Span<const int32_t> targets, float scale,
                             const RootGradients& gradients);
+  // The block's activations, as its forward made them, bit for bit.
+  absl::Status BlockRecompute(int64_t layer, const BlockTensors& block);
   absl::Status BlockBackward(int64_t layer, const BlockTensors& block,
                              const BlockGradients& gradients);
   absl::Status EmbedBackward(absl::Span<const int32_t> tokens, const RootGradients& gradients);

@@ -145,6 +145,24 @@ TEST(GptModelTest, SecondPassAccumulatesAndRepeatsBitForBit) {
   }
 }
 
+TEST(GptModelTest, ComputedAgainItIsTheSameBitForBit) {
+  for (const bool attention : {true, false}) {
+    GptShape shape = kTiny;
+    shape.attention = attention;
+    const Case c(shape);
+    GptShape again = shape;
+    again.recompute = true;
+    auto keeps = GptModel::Create(shape), recomputes = GptModel::Create(again);
+    ASSERT_TRUE(keeps.ok() && recomputes.ok());
+    FloatModel kept(shape), recomputed(shape);
+    EXPECT_EQ(RunModel(**keeps, c.floats, c.tokens, c.targets, c.scale, &kept).value(),
+              RunModel(**recomputes, c.floats, c.tokens, c.targets, c.scale, &recomputed).value());
+    EXPECT_EQ(kept.root, recomputed.root);
+    EXPECT_EQ(kept.blocks, recomputed.blocks);
+    EXPECT_LT((*recomputes)->activation_bytes(), (*keeps)->activation_bytes());
+  }
+}
+
 TEST(GptModelTest, MaskedTargetsDoNotCount) {
   Case c(kTiny);
   for (int64_t i = 0; i < c.shape.context; ++i) c.targets[i] = -1;  // the first sequence

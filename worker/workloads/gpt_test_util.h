@@ -104,6 +104,7 @@ inline absl::StatusOr<double> RunModel(GptModel& model, const FloatModel& parame
   RootGradients root = gradients->RootTargets(accumulate);
   status.Update(model.HeadBackward(parameters.Root(), targets, scale, root));
   for (int64_t i = layers - 1; i >= 0; --i) {
+    if (model.shape().recompute) status.Update(model.BlockRecompute(i, parameters.Block(i)));
     status.Update(
         model.BlockBackward(i, parameters.Block(i), gradients->BlockTargets(i, accumulate)));
   }

@@ -68,7 +68,7 @@ absl::StatusOr<GptPart> MakePart(const v1::Plan& plan, const Places& places,
 
 }  // namespace
 
-std::vector<int> GptUnits::Order(int64_t micro_batches) const {
+std::vector<int> GptUnits::Order(int64_t micro_batches, bool recompute) const {
   std::vector<int> order;
   const auto append = [&order](const GptPart& part) {
     order.insert(order.end(), part.unshards.begin(), part.unshards.end());
@@ -76,7 +76,10 @@ std::vector<int> GptUnits::Order(int64_t micro_batches) const {
   for (int64_t i = 0; i < micro_batches; ++i) {
     append(root);
     std::for_each(blocks.begin(), blocks.end(), append);
-    std::for_each(blocks.rbegin(), blocks.rend(), append);
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      if (recompute) append(*block);
+      append(*block);
+    }
   }
   return order;
 }

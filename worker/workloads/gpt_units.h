@@ -32,8 +32,9 @@ struct GptUnits {
   GptPart root;
   std::vector<GptPart> blocks;
 
-  // The unshards of a step: in each micro-batch root, blocks forward, blocks backward.
-  std::vector<int> Order(int64_t micro_batches) const;
+  // The unshards of a step: in each micro-batch root, blocks forward, blocks backward; with
+  // `recompute` each block's backward has two.
+  std::vector<int> Order(int64_t micro_batches, bool recompute) const;
 };
 
 // INVALID_ARGUMENT: the plan lacks a parameter of the model or has it in another shape.

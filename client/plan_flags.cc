@@ -67,6 +67,8 @@ constexpr FieldFlag kFieldFlags[] = {
     {"--divide_factor", "mixed_precision.divide_factor", Kind::kValue,
      "what summed gradients are divided by [the ranks that hold them]"},
     {"--unshard", "memory.unshard", Kind::kValue, "auto, resident or slots [auto]"},
+    {"--reshard_root", "memory.reshard_root", Kind::kSwitch,
+     "let go of the root after its forward"},
     {"--prefetch", "memory.prefetch", Kind::kValue, "units gathered ahead [1]"},
     {"--max_live_units", "memory.max_live_units", Kind::kValue,
      "units whole at once; 0: as the tree asks [0]"},

@@ -71,6 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
         Expected{"--loss_scale=1024", R"(mixed_precision { loss_scale: "1024" })"},
         Expected{"--divide_factor=0.5", "mixed_precision { divide_factor: 0.5 }"},
         Expected{"--unshard=slots", R"(memory { unshard: "slots" })"},
+        Expected{"--reshard_root", "memory { reshard_root: true }"},
         Expected{"--prefetch=0", "memory { prefetch: 0 }"},
         Expected{"--max_live_units=3", "memory { max_live_units: 3 }"},
         Expected{"--accumulate_unsynchronized", "memory { accumulate_unsynchronized: true }"},

@@ -102,6 +102,7 @@ std::string LayoutText(const v1::Layout& header,
     absl::StrAppend(&text, "staging_bytes ", header.staging_bytes(), "\n");
   if (header.reshard_group() != 0)
     absl::StrAppend(&text, "reshard_group ", header.reshard_group(), "\n");
+  if (header.reshard_root()) absl::StrAppend(&text, "reshard_root\n");
   AppendSlots(&text, "reshard_slot", header.reshard_slots());
   AppendSlots(&text, "accumulation_slot", header.accumulation_slots());
   const v1::RankFileLayout& file = header.rank_file();

@@ -63,6 +63,7 @@ absl::Status ResolveMemory(v1::MemorySpec* memory) {
   TESSERA_DEFAULT(memory, max_live_units, 0);
   TESSERA_DEFAULT(memory, accumulate_unsynchronized, false);
   TESSERA_DEFAULT(memory, device_memory, "");
+  TESSERA_DEFAULT(memory, reshard_root, false);
   TESSERA_RETURN_IF_ERROR(
       CheckOneOf("memory.unshard", memory->unshard(), {"auto", "resident", "slots"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("memory.prefetch", memory->prefetch(), 0, 1'024));

@@ -1,5 +1,5 @@
-// Where a shard group's slots lie in its host's unsharded file: each group of the host has a part of
-// its own, one after the other in the order of their ranks.
+// Where a shard group's slots lie in its host's unsharded file: each group of the host has a part
+// of its own, one after the other in the order of their ranks.
 #ifndef TESSERA_COMMON_UNSHARDED_FILE_H_
 #define TESSERA_COMMON_UNSHARDED_FILE_H_
 

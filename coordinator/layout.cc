@@ -198,6 +198,7 @@ absl::Status SetHeader(const v1::Plan& plan, const v1::JobSpec& resolved, const 
   layout->set_local_world_size(mesh.local_world_size == mesh.world_size ? 0
                                                                         : mesh.local_world_size);
   layout->set_reshard_group(mesh.reshard_group);
+  layout->set_reshard_root(resolved.memory().reshard_root());
   layout->set_device(resolved.device() == "cuda" ? v1::CUDA : v1::CPU);
   TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, mesh, layout->device()));
   layout->set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
@@ -244,7 +245,8 @@ int ReshardGroupOfUnit(const v1::Layout& layout, int unit) {
 }
 
 bool StaysWhole(const v1::Plan& plan, const v1::Layout& layout, int unit) {
-  if (layout.unshard_mode() == v1::RESIDENT || IsRootUnit(plan.units(unit))) return true;
+  if (layout.unshard_mode() == v1::RESIDENT) return true;
+  if (IsRootUnit(plan.units(unit)) && !layout.reshard_root()) return true;
   // In a shard group of one a unit is let go of and copied again, which sends nothing.
   return ReshardGroupOfUnit(layout, unit) == 1 &&
          (layout.shard_count() > 1 || KeepsUnitsWhole(StrategyOfUnit(layout, unit)));

@@ -72,7 +72,7 @@ StepTraffic TrafficOf(const v1::Plan& plan, const v1::Layout& layout, int64_t mi
     const bool stays_for_step =
         KeepsUnitsWhole(StrategyOfUnit(layout, i)) && reductions < micro_batches;
     counter.Gather(i, layout.shard_count(), stays_for_step ? 1 : micro_batches);
-    if (!IsRootUnit(plan.units(i))) {
+    if (!IsRootUnit(plan.units(i)) || layout.reshard_root()) {
       counter.Gather(i, ReshardGroupOfUnit(layout, i), micro_batches);
     }
     if (IsTrained(plan.units(i))) counter.Reduce(i, reductions);

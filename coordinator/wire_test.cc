@@ -51,6 +51,14 @@ TEST(WireTest, EveryStrategyByHand) {
   EXPECT_EQ(reshard.shard_ring_bytes.at(2), 256);
 }
 
+TEST(WireTest, ARootThatIsLetGoOfIsGatheredTwice) {
+  const v1::Plan plan = ThreeUnits(64, 64, 32);
+  v1::JobSpec job = TestJob(std::string(kTightSlots));
+  job.mutable_memory()->set_reshard_root(true);
+  // 3/4 x (4 x 2 x 160 + 4 x 160)
+  EXPECT_EQ(TrafficOf(plan, *MakeLayout(plan, job, 4), 1, 1).TotalBytes(), 1'440);
+}
+
 TEST(WireTest, FullShardIsThreeTimesTheModelLessTheRoot) {
   // 999/1000 x 4 x (3N - N_root), where the root is a thousandth of N.
   v1::Plan plan;

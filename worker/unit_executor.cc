@@ -46,7 +46,8 @@ UnitExecutor::UnitExecutor(Options options)
   }
   for (size_t unit = 0; unit < options_.units.size(); ++unit) {
     // The slot of level 0 is the root's alone.
-    if (slots && options_.units[unit].fqn().empty() && options_.layouts[unit].level() == 0)
+    if (slots && !options_.layout.reshard_root() && options_.units[unit].fqn().empty() &&
+        options_.layouts[unit].level() == 0)
       stays_whole_[unit] = true;
   }
   for (int slot = 0; slot < options_.layout.reshard_slots_size(); ++slot)

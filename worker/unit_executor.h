@@ -9,9 +9,10 @@
 // unit whose last use ends stays where it is if it is among the next `prefetch` of the order, else
 // its slot is free. An Unshard that finds no slot first drops a unit that was gathered ahead; if
 // there is none it is FAILED_PRECONDITION, never a wait. A resident unit is always in its own
-// place. The root, and a unit to which the layout gives a slot of its own (SHARD_GRAD_OP), stays
-// whole from its first use to the Sweep. A unit with a reshard slot leaves this rank's part there
-// when it is freed within a step, and is gathered from the parts for the rest of the step.
+// place. The root (but for memory.reshard_root), and a unit to which the layout gives a slot of its
+// own (SHARD_GRAD_OP), stays whole from its first use to the Sweep. A unit with a reshard slot
+// leaves this rank's part there when it is freed within a step, and is gathered from the parts for
+// the rest of the step.
 //
 // Gradient slots: which one is a unit's follows from the layout alone (gradient_slots.h). A unit
 // holds it from its first GradientOf to its Reduce; KeepGradient holds it over micro-batches.

@@ -230,6 +230,12 @@ TEST_F(UnitExecutorTest, TheRootStaysWholeFromItsForwardToTheEndOfTheStep) {
   EXPECT_THAT(collectives_.Take(), ElementsAre("gather 4 in 0", "gather 0 in 1", "release 1"));
   executor_->Sweep();
   EXPECT_THAT(collectives_.Take(), ElementsAre("release 0"));
+  layout_.set_reshard_root(true);
+  MakeExecutor();
+  executor_->BeginStep();
+  for (int use = 0; use < 2; ++use) Use(kRoot);
+  EXPECT_THAT(collectives_.Take(),
+              ElementsAre("gather 4 in 0", "release 0", "gather 4 in 0", "release 0"));
 }
 
 // As SHARD_GRAD_OP has it: gathered once a step, and no part of what is gathered ahead.

@@ -26,3 +26,9 @@ def sandbox(tmp_path):
     box = programs.Sandbox(tmp_path)
     yield box
     box.close()
+
+
+@pytest.fixture
+def address(sandbox):
+    """Of a coordinator of the sandbox."""
+    return sandbox.start_coordinator()[1]

@@ -43,6 +43,7 @@ def test_json_has_every_operation_at_every_size(sandbox):
             assert ("unshard", "SLOTS", dtype, size) in seen
             assert ("unshard", "RESIDENT", dtype, size) in seen
             assert ("reduce_scatter", None, dtype, size) in seen
+            assert ("all_reduce", None, dtype, size) in seen
         assert ("optimizer", None, "BFLOAT16", size) in seen
 
 

@@ -1,41 +1,11 @@
 """A coordinator and an agent started by hand run what `tessera submit` sends, in plain view."""
 
-import json
 import re
 
 import pytest
+from jobs_by_hand import as_json, mapped_bytes, submit
 from programs import ENDLESS_JOB, SMALL_JOB, TESSERA
 from reflection import Reflection
-
-
-@pytest.fixture
-def address(sandbox):
-    return sandbox.start_coordinator()[1]
-
-
-def as_json(program):
-    assert program.code == 0, program.transcript()
-    return json.loads("\n".join(program.out))
-
-
-def submit(sandbox, address, job):
-    program = sandbox.tessera(
-        "submit", f"--job={sandbox.write_job(job)}", f"--coordinator={address}"
-    )
-    assert (program.code, program.out) == (0, [job["name"]]), program.transcript()
-
-
-def mapped_bytes(pid):
-    """Lengths of Tessera's memory files that a process has mapped, by name, from the kernel."""
-    total = 0
-    with open(f"/proc/{pid}/smaps", encoding="utf-8") as smaps:
-        ours = False
-        for line in smaps:
-            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                ours = "/memfd:tessera" in line
-            elif ours and line.startswith("Size:"):
-                total += int(line.split()[1]) * 1024
-    return total
 
 
 def test_a_submitted_job_runs_and_can_be_read_by_reflection(sandbox, address):

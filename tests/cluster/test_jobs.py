@@ -6,7 +6,7 @@ import socket
 import threading
 
 import numpy
-import pytest
+
 from programs import ENDLESS_JOB, SMALL_JOB, TESSERA
 from safetensors import safe_open
 
@@ -63,11 +63,6 @@ class Proxy:
     def close(self):
         self._listener.close()
         self.cut()
-
-
-@pytest.fixture
-def address(sandbox):
-    return sandbox.start_coordinator()[1]
 
 
 def submit(sandbox, address, job, *more):

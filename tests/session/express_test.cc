@@ -6,7 +6,10 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "common/float_bits.h"
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
@@ -40,11 +43,24 @@ using Data = std::function<TanhBatch(int rank, int64_t step, int micro_batch)>;
 // What a rank does between BeginStep and EndStep; returns the sum of its examples' losses.
 using Program = std::function<absl::StatusOr<double>(Session&, int64_t step)>;
 
-// Mode and number of ranks.
+// Mode with, where it is not full_shard, a strategy or "reshard"; number of ranks.
 class ExpressTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   int world_size() const { return std::get<1>(GetParam()); }
-  v1::JobSpec job() const { return TanhJob(std::get<0>(GetParam())); }
+  v1::JobSpec job() const {
+    const std::vector<std::string> words = absl::StrSplit(std::get<0>(GetParam()), ' ');
+    v1::JobSpec job = TanhJob(words[0]);
+    v1::MeshSpec& mesh = *job.mutable_mesh();
+    mesh.set_max_workers(world_size());
+    if (words.size() < 2) return job;
+    if (words[1] == "reshard") {
+      mesh.set_reshard_group(2);
+      return job;
+    }
+    mesh.set_strategy(words[1]);
+    if (absl::StartsWith(words[1], "hybrid")) mesh.set_replicas(world_size() / 2);
+    return job;
+  }
   v1::JobSpec AccumulatingJob() const {
     v1::JobSpec job = this->job();
     job.mutable_memory()->set_accumulate_unsynchronized(true);
@@ -341,13 +357,24 @@ TEST_P(ExpressTest, FrozenUnitBesideAccumulation) {
   ExpectTrains(job, data, 2, InMicroBatches(data, {false, true}));
 }
 
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  return absl::StrCat(absl::StrReplaceAll(std::get<0>(info.param), {{" ", "_"}}), "_",
+                      std::get<1>(info.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, ExpressTest,
                          ::testing::Combine(::testing::Values("slots", "resident"),
                                             ::testing::Values(2, 3)),
-                         [](const auto& info) {
-                           return absl::StrCat(std::get<0>(info.param), "_",
-                                               std::get<1>(info.param));
-                         });
+                         NameOf);
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, ExpressTest,
+    ::testing::Combine(::testing::Values("slots shard_grad_op", "slots no_shard",
+                                         "slots hybrid_shard", "slots hybrid_shard_zero2",
+                                         "slots reshard", "resident no_shard",
+                                         "resident hybrid_shard"),
+                       ::testing::Values(4)),
+    NameOf);
 
 TEST(AccumulationTest, NeedsBuffersThatTheJobAskedFor) {
   const auto statuses =

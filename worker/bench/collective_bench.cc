@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "common/dtype.h"
 #include "common/status_macros.h"
 #include "worker/bench/bare_loops.h"
+#include "worker/bench/bench_cases.h"
 #include "worker/bench/bench_ranks.h"
 #include "worker/collectives/shm_collectives.h"
 #include "worker/optimizer.h"
@@ -25,53 +25,27 @@ namespace {
 
 constexpr int kWarmUps = 4;  // each set of buffers twice
 
-enum class Operation { kUnshard, kReduceScatter, kBarrier, kOptimizer };
-
-struct Case {
-  Operation operation = Operation::kUnshard;
-  v1::UnshardMode mode = v1::SLOTS;
-  DType param_dtype = v1::FLOAT32;
-  int64_t numel = 0;  // of the unsharded unit; 0: a barrier
-};
-
-std::vector<Case> CasesOf(const CollectiveBenchOptions& options) {
-  std::vector<Case> cases = {{.operation = Operation::kBarrier}};
-  for (const int64_t bytes : options.unit_bytes) {
-    const int64_t floats = (bytes + 3) / static_cast<int64_t>(sizeof(float));
-    const int64_t numel = RoundUp(floats, int64_t{64} * options.world_size);
-    for (const DType dtype : {v1::FLOAT32, v1::BFLOAT16}) {
-      cases.push_back({Operation::kUnshard, v1::SLOTS, dtype, numel});
-      cases.push_back({Operation::kUnshard, v1::RESIDENT, dtype, numel});
-      cases.push_back({Operation::kReduceScatter, v1::SLOTS, dtype, numel});
-    }
-    cases.push_back({Operation::kOptimizer, v1::SLOTS, v1::BFLOAT16, numel});
-  }
-  return cases;
-}
-
 // One set of buffers as a job has them, shared by all ranks. There are two, so that neither the
 // operation nor its bare loop finds in a cache what the other has just read; they change places
 // with every run, for one machine's pages are not all equally fast.
 struct Buffers {
-  BenchMemory unit;                                  // float32 or narrower, unsharded
-  BenchMemory gradients;                             // of all ranks, one after the other
-  BenchMemory master, reduced, exp_avg, exp_avg_sq;  // shards of all ranks, in rank order
+  BenchMemory unit;                         // float32 or narrower, unsharded
+  BenchMemory gradients;                    // of all ranks, one after the other
+  BenchMemory master, exp_avg, exp_avg_sq;  // shards of all ranks, in rank order
+  BenchMemory reduced;                      // likewise; of an all-reduce whole units
 
   static absl::StatusOr<Buffers> Create(int64_t unit_bytes, int world_size) {
     Buffers made;
     TESSERA_ASSIGN_OR_RETURN(made.unit, BenchMemory::Create("bench-unit", unit_bytes));
     TESSERA_ASSIGN_OR_RETURN(made.gradients,
                              BenchMemory::Create("bench-gradients", unit_bytes * world_size));
-    for (BenchMemory* shards : {&made.master, &made.reduced, &made.exp_avg, &made.exp_avg_sq}) {
+    for (BenchMemory* shards : {&made.master, &made.exp_avg, &made.exp_avg_sq}) {
       TESSERA_ASSIGN_OR_RETURN(*shards, BenchMemory::Create("bench-shards", unit_bytes));
     }
+    TESSERA_ASSIGN_OR_RETURN(made.reduced,
+                             BenchMemory::Create("bench-reduced", unit_bytes * world_size));
     return made;
   }
-};
-
-// What rank 0 found, where the parent can read it.
-struct Timings {
-  double median, p99, bare_median, memcpy_median, waiting_core_fraction;
 };
 
 double Seconds(std::chrono::steady_clock::duration duration) {
@@ -135,16 +109,24 @@ class CaseRank {
   int64_t ShardNumel() const { return case_.numel / world_size_; }
   int64_t UnitBytes() const { return case_.numel * static_cast<int64_t>(sizeof(float)); }
   bool Narrow() const { return case_.param_dtype == v1::BFLOAT16; }
+  bool Reduces() const { return case_.operation == Operation::kReduceScatter || AllReduces(); }
+  // As NO_SHARD does: each rank has the whole average.
+  bool AllReduces() const { return case_.operation == Operation::kAllReduce; }
+  int64_t ReducedNumel() const { return AllReduces() ? case_.numel : ShardNumel(); }
+  float* Reduced(const Buffers& buffers) const {
+    return buffers.reduced.as<float>() + rank_ * ReducedNumel();
+  }
   float* Shard(const BenchMemory& memory) const {
     return memory.as<float>() + rank_ * ShardNumel();
   }
-  // Of a rank's gradients, where slice `rank_` begins.
+  // Of a rank's gradients, where the slice begins that this rank reduces.
   template <typename T>
   std::vector<const T*> Slices(const Buffers& buffers) const {
     std::vector<const T*> slices;
     for (int rank = 0; rank < world_size_; ++rank) {
       const char* begin = buffers.gradients.as<char>() + rank * UnitBytes();
-      slices.push_back(reinterpret_cast<const T*>(begin) + rank_ * ShardNumel());
+      slices.push_back(reinterpret_cast<const T*>(begin) +
+                       (AllReduces() ? 0 : rank_ * ShardNumel()));
     }
     return slices;
   }
@@ -156,9 +138,15 @@ class CaseRank {
 
   std::unique_ptr<ShmCollectives> MakeCollectives(void* control, const Buffers& buffers) const {
     ShmCollectives::Options options;
-    for (int rank = 0; rank < world_size_; ++rank) options.group.ranks.push_back(rank);
-    options.group.hosts.assign(world_size_, 0);
-    options.group.index = rank_;
+    Group& group = options.group;
+    if (AllReduces()) {
+      group.ranks = {rank_};
+      group.replicas = world_size_;
+    } else {
+      for (int rank = 0; rank < world_size_; ++rank) group.ranks.push_back(rank);
+      group.index = rank_;
+    }
+    group.hosts.assign(group.ranks.size(), 0);
     options.sync.control = control;
     options.sync.local_world_size = world_size_;
     options.sync.local_rank = rank_;
@@ -203,7 +191,7 @@ class CaseRank {
   }
 
   absl::Status Prepare() {
-    if (case_.operation != Operation::kReduceScatter) return absl::OkStatus();
+    if (!Reduces()) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(const Event ready, Data().AcquireGradient(0, 0, nullptr));
     return ready.Wait();
   }
@@ -220,9 +208,10 @@ class CaseRank {
         TESSERA_ASSIGN_OR_RETURN(const Event whole, Data().AllGather(op, nullptr, nullptr));
         return whole.Wait();
       }
-      case Operation::kReduceScatter: {
+      case Operation::kReduceScatter:
+      case Operation::kAllReduce: {
         ReduceScatterOp op;
-        op.shard = FloatShard(absl::MakeSpan(Shard(Own().reduced), ShardNumel()));
+        op.shard = FloatShard(absl::MakeSpan(Reduced(Own()), ReducedNumel()));
         op.gradient_dtype = case_.param_dtype;
         TESSERA_ASSIGN_OR_RETURN(const Event reduced, Data().ReduceScatter(op, nullptr, nullptr));
         return reduced.Wait();
@@ -253,11 +242,11 @@ class CaseRank {
                                Shard(Bare().exp_avg), Shard(Bare().exp_avg_sq),
                                Bare().unit.as<uint16_t>() + rank_ * ShardNumel());
     }
-    if (case_.operation == Operation::kReduceScatter) {
+    if (Reduces()) {
       if (Narrow()) {
-        return bare::AverageBfloat16(Slices<uint16_t>(Bare()), ShardNumel(), Shard(Bare().reduced));
+        return bare::AverageBfloat16(Slices<uint16_t>(Bare()), ReducedNumel(), Reduced(Bare()));
       }
-      return bare::Average(Slices<float>(Bare()), ShardNumel(), Shard(Bare().reduced));
+      return bare::Average(Slices<float>(Bare()), ReducedNumel(), Reduced(Bare()));
     }
     if (case_.mode == v1::RESIDENT) return;  // nothing moves
     if (Narrow()) {
@@ -269,26 +258,29 @@ class CaseRank {
 
   // What the operation makes and the bare loop makes too; null where there is no such thing.
   const BenchMemory* Result(const Buffers& buffers) const {
-    if (case_.operation == Operation::kReduceScatter) return &buffers.reduced;
+    if (Reduces()) return &buffers.reduced;
     if (case_.operation == Operation::kUnshard && case_.mode == v1::SLOTS) return &buffers.unit;
     return nullptr;
+  }
+
+  int64_t ResultBytes() const {
+    if (AllReduces()) return UnitBytes() * world_size_;
+    return case_.operation == Operation::kUnshard && Narrow() ? UnitBytes() / 2 : UnitBytes();
   }
 
   void ClearResult() {
     barrier_.Wait();  // the others may still be reading what the last run made
     if (Result(Own()) != nullptr && rank_ == 0) {
-      std::memset(Result(Own())->as<char>(), 0xff, UnitBytes());
+      std::memset(Result(Own())->as<char>(), 0xff, ResultBytes());
     }
     barrier_.Wait();
   }
 
   absl::Status Compare() const {
     if (Result(Own()) == nullptr) return absl::OkStatus();
-    const bool unshard = case_.operation == Operation::kUnshard;
-    const int64_t bytes = unshard && Narrow() ? UnitBytes() / 2 : UnitBytes();
-    if (std::memcmp(Result(Own())->as<char>(), Result(Bare())->as<char>(), bytes) == 0)
+    if (std::memcmp(Result(Own())->as<char>(), Result(Bare())->as<char>(), ResultBytes()) == 0)
       return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat(unshard ? "unshard" : "reduce_scatter", " in ",
+    return absl::DataLossError(absl::StrCat(ResultOf(case_, {}, world_size_).op, " in ",
                                             DTypeName(case_.param_dtype),
                                             " and its bare loop made different bits"));
   }
@@ -319,39 +311,7 @@ class CaseRank {
   int own_set_ = 0;
 };
 
-BenchResult ResultOf(const Case& bench_case, const Timings& timings, int world_size) {
-  BenchResult result;
-  result.bytes = bench_case.numel * static_cast<int64_t>(sizeof(float));
-  result.median_seconds = timings.median;
-  result.p99_seconds = timings.p99;
-  result.bare_loop_median_seconds = timings.bare_median;
-  result.memcpy_median_seconds = timings.memcpy_median;
-  if (bench_case.operation == Operation::kBarrier) {
-    result.op = "barrier";
-    result.memcpy_median_seconds = 0;
-    if (world_size > 1) result.waiting_core_fraction = timings.waiting_core_fraction;
-    return result;
-  }
-  result.original_dtype = v1::DType_Name(v1::FLOAT32);
-  result.param_dtype = v1::DType_Name(bench_case.param_dtype);
-  if (bench_case.operation == Operation::kUnshard) {
-    result.op = "unshard";
-    result.mode = v1::UnshardMode_Name(bench_case.mode);
-  } else if (bench_case.operation == Operation::kReduceScatter) {
-    result.op = "reduce_scatter";
-    result.reduce_dtype = v1::DType_Name(v1::FLOAT32);
-  } else {
-    result.op = "optimizer";
-  }
-  return result;
-}
-
 }  // namespace
-
-double Percentile(const std::vector<double>& sorted, double fraction) {
-  const double rank = std::ceil(fraction * static_cast<double>(sorted.size()));
-  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
-}
 
 absl::StatusOr<std::vector<BenchResult>> RunCollectiveBench(const CollectiveBenchOptions& options) {
   const std::vector<Case> cases = CasesOf(options);

@@ -29,11 +29,11 @@ struct CollectiveBenchOptions {
 };
 
 struct BenchResult {
-  std::string op;              // unshard, reduce_scatter, barrier or optimizer
+  std::string op;              // unshard, reduce_scatter, all_reduce, barrier or optimizer
   std::string mode;            // of an unshard: SLOTS or RESIDENT
   std::string original_dtype;  // of the master
   std::string param_dtype;     // of the unit, the gradients, or the optimizer's second copy
-  std::string reduce_dtype;    // of a reduce_scatter
+  std::string reduce_dtype;    // of a reduce_scatter or all_reduce
   int64_t bytes = 0;           // of the unsharded unit in original_dtype; 0 for a barrier
   double median_seconds = 0;
   double p99_seconds = 0;

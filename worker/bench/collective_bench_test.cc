@@ -17,8 +17,8 @@ TEST(CollectiveBenchTest, RunsEveryOperationAtEveryWorldSize) {
     options.runs = 2;
     const absl::StatusOr<std::vector<BenchResult>> results = RunCollectiveBench(options);
     ASSERT_TRUE(results.ok()) << results.status();
-    // A barrier, and for each size 3 operations in 2 dtypes and the optimizer.
-    ASSERT_EQ(results->size(), 1u + 2 * 7);
+    // A barrier, and for each size 4 operations in 2 dtypes and the optimizer.
+    ASSERT_EQ(results->size(), 1u + 2 * 9);
     std::set<int64_t> bytes;
     for (const BenchResult& result : *results) {
       bytes.insert(result.bytes);

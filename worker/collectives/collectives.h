@@ -123,8 +123,8 @@ class Collectives {
   virtual absl::Status GatherShards(int unit, int gradient_slot, const ShardSpan& shard,
                                     char* whole) = 0;
 
-  // Gives every rank of the job every rank's `payload` (at most kExchangeBytes), in world rank order. Waits. `what`
-  // names the moment in errors.
+  // Gives every rank of the job every rank's `payload` (at most kExchangeBytes), in world rank
+  // order. Waits. `what` names the moment in errors.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view payload,
                                                             absl::string_view what) = 0;
 

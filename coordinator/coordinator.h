@@ -8,9 +8,8 @@
 //   coordinator.Tick();                                              every 100 ms: leases, verdicts
 //
 // Jobs are offered hosts in order of age: a host that is bound to the job first, then the oldest of
-// the pool that is large enough and runs what the workload asks for. A job runs on one host, or on
-// as many as its ranks take at mesh.local_world_size each; it forms once enough of them are there.
-// What breaks a generation fails the job; verdict.h says whom it blames.
+// the pool that is large enough and runs what the workload asks for; where mesh.local_world_size
+// asks for several hosts, once enough are there. What breaks a generation fails the job: verdict.h.
 //
 // Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with it.
 //
@@ -121,15 +120,12 @@ class Coordinator {
   // coordinator_forming.cc
   void MatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MatchJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MatchHostLocked(JobEntry& job, const std::vector<MemberId>& bound)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
                   std::shared_ptr<const PlannedJob> planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string HostAttendanceLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.

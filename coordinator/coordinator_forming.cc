@@ -23,6 +23,24 @@ std::string Attendance(const Generation& generation, RankMember::State wanted,
                       all - there == 1 ? " is missing" : " are missing");
 }
 
+// "1 of 2 hosts with 4 workers joined (host b offers 2)".
+std::string HostAttendance(const JobEntry& job, const Membership& members) {
+  const int64_t local = RanksOfHost(*job.spec);
+  int there = 0;
+  std::vector<std::string> small;
+  for (const MemberId id : members.Waiting(job.lifecycle.proto().name())) {
+    const HostMember& host = *members.FindHost(id);
+    if (host.local_workers >= local) {
+      ++there;
+    } else {
+      small.push_back(absl::StrCat("host ", host.name, " offers ", host.local_workers));
+    }
+  }
+  return absl::StrCat(there, " of ", (job.spec->mesh().min_workers() + local - 1) / local,
+                      " hosts with ", local, " workers joined", small.empty() ? "" : " (",
+                      absl::StrJoin(small, ", "), small.empty() ? "" : ")");
+}
+
 }  // namespace
 
 void Coordinator::MatchLocked() {
@@ -36,42 +54,20 @@ void Coordinator::MatchJobLocked(JobEntry& job) {
   const std::string& name = job.lifecycle.proto().name();
   RefuseWrongProgramsLocked(job);
   const std::vector<MemberId> bound = members_.Waiting(name);
-  if (RanksOfHost(*job.spec) > 0) {
-    MatchHostsLocked(job, bound.empty() ? members_.Pool() : bound);
-  } else if (!MatchHostLocked(job, bound)) {
-    return;
-  }
-  if (bound.empty() || !job.reserved) return;
-  // Where the job has taken its hosts, others that are bound to it have no place.
-  MemberId taken = 0;
-  for (const MemberId id : bound) {
-    if (taken == 0 && members_.FindHost(id)->job == name) taken = id;
-  }
-  for (const MemberId id : members_.Waiting(name)) {
-    const Blame refusal = SecondHostLocked(job, taken, members_.FindHost(id)->name);
-    members_.Remove(id);
-    CloseLocked(id, WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
-  }
-}
-
-// The oldest host that is large enough. False: the job has ended, or its own host is too small.
-bool Coordinator::MatchHostLocked(JobEntry& job, const std::vector<MemberId>& bound) {
   const bool from_pool = bound.empty();
-  for (const MemberId id : from_pool ? members_.Pool() : bound) {
+  const std::vector<MemberId> offered = from_pool ? members_.Pool() : bound;
+  if (RanksOfHost(*job.spec) > 0) return MatchHostsLocked(job, offered);
+  for (const MemberId id : offered) {
     const HostMember& host = *members_.FindHost(id);
     if (!CheckProgram(job, host.program).ok()) continue;
     const int world_size = ChooseWorldSize(*job.spec, host.local_workers);
-    if (world_size > 0) {
-      ReserveLocked(job, {id}, world_size);
-      return true;
-    }
+    if (world_size > 0) return ReserveLocked(job, {id}, world_size);
     if (from_pool) continue;
     // Together they might do, but the job says that it has one host.
     if (bound.size() > 1)
       FailLocked(job, SecondHostLocked(job, bound[0], members_.FindHost(bound[1])->name));
-    return false;
+    return;
   }
-  return true;
 }
 
 // The oldest of those that are large enough, as soon as they are enough.
@@ -132,8 +128,15 @@ Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
 }
 
 void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size) {
+  const std::string& name = job.lifecycle.proto().name();
   job.reserved = true;
-  for (const MemberId host : hosts) members_.Reserve(host, job.lifecycle.proto().name());
+  for (const MemberId host : hosts) members_.Reserve(host, name);
+  // Others that are bound to the job have no place.
+  for (const MemberId id : members_.Waiting(name)) {
+    const Blame refusal = SecondHostLocked(job, hosts[0], members_.FindHost(id)->name);
+    members_.Remove(id);
+    CloseLocked(id, WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
+  }
   if (job.lifecycle.state() == v1::DRAFT) return FormDraftLocked(job, hosts, world_size);
   LaterLocked([this, id = job.id, hosts, world_size, spec = job.spec, planned = job.planned] {
     absl::StatusOr<std::shared_ptr<const PlannedJob>> layout = planned;
@@ -198,24 +201,6 @@ void Coordinator::SendFormLocked(JobEntry& job) {
   }
 }
 
-// "1 of 2 hosts with 4 workers joined (host b offers 2)".
-std::string Coordinator::HostAttendanceLocked(const JobEntry& job) {
-  const int64_t local = RanksOfHost(*job.spec);
-  int there = 0;
-  std::vector<std::string> small;
-  for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
-    const HostMember& host = *members_.FindHost(id);
-    if (host.local_workers >= local) {
-      ++there;
-    } else {
-      small.push_back(absl::StrCat("host ", host.name, " offers ", host.local_workers));
-    }
-  }
-  return absl::StrCat(there, " of ", (job.spec->mesh().min_workers() + local - 1) / local,
-                      " hosts with ", local, " workers joined", small.empty() ? "" : " (",
-                      absl::StrJoin(small, ", "), small.empty() ? "" : ")");
-}
-
 void Coordinator::CheckDeadlineLocked(JobEntry& job) {
   const bool draft = job.lifecycle.state() == v1::DRAFT;
   if (draft && job.all_joined) return CheckDraftDeadlineLocked(job);
@@ -232,7 +217,7 @@ void Coordinator::CheckDeadlineLocked(JobEntry& job) {
                      " after ", form, " on ",
                      generation->MissingOn(job.all_joined ? State::kReady : State::kJoined));
   } else if (const int local = RanksOfHost(*job.spec); local > 0) {
-    blame.reason = absl::StrCat(HostAttendanceLocked(job), " after ", form,
+    blame.reason = absl::StrCat(HostAttendance(job, members_), " after ", form,
                                 "; start tessera-worker --job=", name, " --local_workers=", local,
                                 job.spec->workload() == "attached" ? " -- PROGRAM" : "",
                                 " on each host in time, or raise timeouts.form");

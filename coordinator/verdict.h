@@ -55,8 +55,8 @@ class Verdict {
   // joined: whether the rank had joined the job; if not, its end is a bad one in any case.
   void RankExited(int rank, absl::string_view host, int exit_code, int signal, absl::Time now,
                   bool joined = true);
-  // The rank left, before its work was done or with an error. `host`: of the rank that it blames, or
-  // its own.
+  // The rank left, before its work was done or with an error. `host`: of the rank that it blames,
+  // or its own.
   void RankLeft(int rank, absl::string_view host, const absl::Status& status,
                 std::optional<int> blamed_rank, absl::Time now);
   void RankBroke(int rank, absl::string_view host, absl::Time now);

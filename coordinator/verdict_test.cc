@@ -188,5 +188,17 @@ TEST(VerdictTest, AgentThatLeavesSaysWhy) {
   EXPECT_EQ(blames.Decide(kStart + kGrace)->rank, 2);
 }
 
+TEST(VerdictTest, WhatOneHostsAgentSawDoesNotHideTheLossOfAnotherHost) {
+  Verdict verdict({});
+  verdict.RankExited(0, "node-a", 1, 0, absl::UnixEpoch());
+  verdict.HostLost("node-a", "its agent (pid 7) is gone", absl::UnixEpoch());
+  // A consequence, which has its grace.
+  EXPECT_FALSE(verdict.Decide(absl::UnixEpoch()).has_value());
+  verdict.HostLost("node-b", "its agent (pid 8) is gone", absl::UnixEpoch());
+  const std::optional<Blame> blame = verdict.Decide(absl::UnixEpoch());
+  ASSERT_TRUE(blame.has_value());
+  EXPECT_EQ(blame->reason, "host node-b is lost: its agent (pid 8) is gone");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -246,12 +246,9 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"checkpoint":{"every":10})"), "checkpoint.every", "give 0"},
       {Job(R"(,"checkpoint":{"resume":"auto"})"), "checkpoint.resume", "give none"},
       {Job(R"(,"checkpoint":{"import":"x.safetensors"})"), "checkpoint.import", "give \"\""},
-      {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };
-  cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
   cases.emplace_back(Job(R"(,"mesh":{"local_world_size":1})"), "mesh.local_world_size", "give 0");
-  cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
   cases.emplace_back(Job(R"(,"activations":{"recompute":"unit"})"), "activations.recompute",
                      "give none");
   // What ResolveJobSpec refuses already.
@@ -266,13 +263,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
     EXPECT_EQ(Field(status), field);
     EXPECT_THAT(std::string(status.message()), HasSubstr(because));
   }
-  v1::Plan own = Planned(Job(), 2).plan;
-  own.mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
-  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0.strategy");
-  v1::Plan half = Planned(Job(), 2).plan;
-  half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
-  EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),
-              HasSubstr("h.0.ln_1.weight: is bfloat16; only float32"));
 }
 
 }  // namespace

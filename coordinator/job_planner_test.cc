@@ -244,11 +244,8 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
       {Job(R"(,"workload":"replay","device":"cuda")"), "device", "the workload replay computes"},
       {Job(R"(,"mixed_precision":{"param_dtype":"fp64"})"), "mixed_precision.param_dtype",
        "is float64, and the workload gpt computes in float32"},
-      {Job(R"(,"mesh":{"replicas":2})"), "mesh.replicas", "give 1"},
       {Job(spec), "model", "drop spec and file"},
   };
-  cases.emplace_back(Job(R"(,"mesh":{"strategy":"no_shard"})"), "mesh.strategy", "use full_shard");
-  cases.emplace_back(Job(R"(,"mesh":{"reshard_group":2})"), "mesh.reshard_group", "give 0");
   // What ResolveJobSpec refuses already.
   v1::JobSpec job = Job();
   job.set_workload("dreams");
@@ -261,13 +258,6 @@ TEST(CheckRunnableTest, NamesWhatComesLater) {
     EXPECT_EQ(Field(status), field);
     EXPECT_THAT(std::string(status.message()), HasSubstr(because));
   }
-  v1::Plan own = Planned(Job(), 2).plan;
-  own.mutable_units(0)->mutable_overrides()->set_strategy("shard_grad_op");
-  EXPECT_EQ(Field(CheckRunnable(Job(), own)), "h.0.strategy");
-  v1::Plan half = Planned(Job(), 2).plan;
-  half.mutable_units(0)->set_original_dtype(v1::BFLOAT16);
-  EXPECT_THAT(std::string(CheckRunnable(Job(), half).message()),
-              HasSubstr("h.0.ln_1.weight: is bfloat16; only float32"));
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const Load
 // rule leaves it out), another shape, integers, two tensors of one parameter with other values.
 absl::Status ImportValues(const LoadTarget& target);
 
-// What checkpoint.resume or else checkpoint.import means, over what the shards hold already. Returns
-// where training stands.
+// What checkpoint.resume or else checkpoint.import means, over what the shards hold already.
+// Returns where training stands.
 absl::StatusOr<TrainingState> LoadValues(const LoadTarget& target);
 
 }  // namespace tessera

@@ -104,8 +104,8 @@ class Session {
   // maps the memory, fills this rank's shards and waits until every rank has done so.
   // FAILED_PRECONDITION: no agent started this process (run it with `tessera-worker -- PROGRAM`);
   // the job's device is cuda, and the program or the host cannot; or the root is not wrapped.
-  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; checkpoint.dir cannot
-  // be written (FAILED_PRECONDITION: another job does); checkpoint.resume or import does not fit.
+  // INVALID_ARGUMENT: the coordinator's layout does not match its fingerprint; checkpoint.dir
+  // cannot be written (FAILED_PRECONDITION: another job does); resume or import does not fit.
   // DEADLINE_EXCEEDED: the coordinator or another rank did not answer within timeouts.form.
   static absl::StatusOr<std::unique_ptr<Session>> Join(Options options);
 

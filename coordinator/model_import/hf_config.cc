@@ -8,10 +8,10 @@
 #include "absl/strings/strip.h"
 #include "common/dtype.h"
 #include "common/errors.h"
+#include "common/json_document.h"
 #include "common/model_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/model_import/hf_families.h"
-#include "common/json_document.h"
 
 namespace tessera {
 namespace {

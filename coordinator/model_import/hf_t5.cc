@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/json_document.h"
 #include "common/model_spec.h"
 #include "common/status_macros.h"
 #include "coordinator/model_import/hf_families.h"
-#include "common/json_document.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-"""Checkpoints of `tessera run`: saved, loaded elsewhere, imported, and killed while they are saved."""
+"""Checkpoints of `tessera run`: saved, loaded elsewhere, imported, killed while they are saved."""
 
 import json
 import os

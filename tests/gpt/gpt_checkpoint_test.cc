@@ -1,5 +1,5 @@
-// The workload gpt over checkpoints, ranks as threads: saved by 4 ranks, resumed by any number under
-// other wrap plans; and values imported from safetensors files.
+// The workload gpt over checkpoints, ranks as threads: saved by 4 ranks, resumed by any number
+// under other wrap plans; and values imported from safetensors files.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

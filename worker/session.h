@@ -181,7 +181,7 @@ class Session {
   // To the coordinator. Never waits.
   void ReportProgress(const v1::Progress& progress);
 
-  // This rank's averaged gradient shard of the last step, in the unit's gradient_dtype. Only read it.
+  // This rank's averaged gradient shard of the last step, in gradient_dtype. Only read it.
   absl::StatusOr<ShardSpan> GradientShard(int unit) const;
 
   // Writes the export if the job wants one (checkpoint.export; its directory was made by Join),

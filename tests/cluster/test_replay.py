@@ -66,7 +66,12 @@ JOB = {
 
 # Fields of mesh, and numbers of workers.
 STRATEGIES = [
-    ({"strategy": "full_shard"}, [1, 2, 3, 4]),
+    ({"strategy": "full_shard"}, [1, 3, 4]),
+    ({"strategy": "shard_grad_op"}, [2]),
+    ({"strategy": "no_shard"}, [3]),
+    ({"strategy": "hybrid_shard", "replicas": 2}, [4]),
+    ({"strategy": "hybrid_shard_zero2", "replicas": 4}, [4]),
+    ({"strategy": "full_shard", "reshard_group": 2}, [4]),
 ]
 CASES = [
     pytest.param(mesh, workers, id=f"{mesh['strategy']}-{workers}")

@@ -88,6 +88,14 @@ struct Strategy {
 const std::vector<Strategy>& Strategies() {
   static const auto& strategies = *new std::vector<Strategy>{
       {"full_shard", R"("strategy": "full_shard")", {1, 2, 3, 4}},
+      {"shard_grad_op", R"("strategy": "shard_grad_op")", {1, 2, 3, 4}},
+      {"no_shard", R"("strategy": "no_shard")", {1, 2, 3, 4}},
+      {"hybrid_shard_2x2", R"("strategy": "hybrid_shard", "replicas": 2)", {4}},
+      {"hybrid_shard_4x1", R"("strategy": "hybrid_shard", "replicas": 4)", {4}},
+      {"hybrid_shard_zero2_2x2", R"("strategy": "hybrid_shard_zero2", "replicas": 2)", {4}},
+      {"full_shard_1x4", R"("strategy": "full_shard", "replicas": 1)", {4}},
+      {"reshard_group_2", R"("reshard_group": 2)", {2, 4}},
+      {"reshard_group_1", R"("reshard_group": 1)", {3}},
   };
   return strategies;
 }
@@ -106,6 +114,13 @@ const std::vector<Dtypes>& AllDtypes() {
       {"float32", "bfloat16", "float16"},
       {"float32", "float32", "bfloat16"},
       {"float32", "float32", "float16"},
+      {"float64", "", ""},
+      {"float64", "float32", "float64"},
+      {"float64", "bfloat16", "float32"},
+      {"bfloat16", "", ""},
+      {"bfloat16", "", "float32"},
+      {"bfloat16", "float32", "bfloat16"},
+      {"float16", "", ""},
   };
   return dtypes;
 }

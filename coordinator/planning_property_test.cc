@@ -478,7 +478,9 @@ void CheckForecast(const JobPlan& planned, const v1::JobSpec& job) {
       planned.forecast.hosts_size() > 1 && layout.local_world_size() % layout.shard_count() == 0
           ? 2 * 512 * 1024 + largest / 12 * 4
           : 0;
-  if (!gpu) EXPECT_EQ(layout.staging_bytes(), host_staging);
+  if (!gpu) {
+    EXPECT_EQ(layout.staging_bytes(), host_staging);
+  }
   EXPECT_EQ(layout.gradient_stride_bytes(), gpu ? 0 : gradient_part + RoundUp(host_staging, 4096));
   for (const v1::RankForecast& rank : planned.forecast.ranks()) {
     EXPECT_EQ(rank.parameter_bytes(), own_parameters);

@@ -216,14 +216,14 @@ TEST_F(CoordinatorDraftTest, ADraftWithoutWorkersEndsAtTheDeadline) {
 }
 
 TEST_F(CoordinatorDraftTest, AModelThatCannotBeTrainedFailsTheJobWhenItIsSealed) {
-  StartBuilt();
-  for (const int rank : {0, 1}) {
-    v1::ModuleAnnouncement half = Linear("");
-    half.mutable_module()->mutable_parameters(0)->set_dtype("bfloat16");
-    ASSERT_TRUE(Announce(rank, half).ok());
-  }
+  v1::JobSpec spec = Built();
+  spec.mutable_optimizer()->add_groups()->set_pattern("bias");
+  ASSERT_TRUE(Create(spec).ok());
+  agent_ = JoinHost("node-a", 2, "built", nullptr, "/bin/trainer");
+  for (int rank = 0; rank < 2; ++rank) ranks_.push_back(JoinRank("built", 1, rank));
+  for (const int rank : {0, 1}) ASSERT_TRUE(Announce(rank, Linear("")).ok());
   EXPECT_EQ(Get("built").state(), v1::FAILED);
-  EXPECT_THAT(Get("built").reason(), HasSubstr("only float32 models can be trained"));
+  EXPECT_THAT(Get("built").reason(), HasSubstr("bias"));
 }
 
 // pytorch #90838: the model's dtype changes after modules were wrapped.

@@ -29,6 +29,7 @@ v1::AttendResponse FormOf(int ranks) {
   v1::FormHost& form = *response.mutable_form_host();
   form.set_job("job");
   form.set_generation(1);
+  form.set_host(7);
   form.mutable_spec()->set_name("job");
   form.mutable_host_forecast()->set_unsharded_file_bytes(3 * 4096);
   form.mutable_host_forecast()->set_gradient_file_bytes(2 * 4096);

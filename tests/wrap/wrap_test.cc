@@ -79,8 +79,9 @@ class World {
     layout.set_shard_numel(shard_numel);
     layout.set_padded_numel(shard_numel * world_size);
     std::vector<float> shard(shard_numel, -1);
-    const absl::Status moved = BuiltRank::Kept(*builders_[rank])
-                                   .MoveTo(of, layout, rank % world_size, absl::MakeSpan(shard));
+    const absl::Status moved =
+        BuiltRank::Kept(*builders_[rank])
+            .MoveTo(of, layout, rank % world_size, FloatShard(absl::MakeSpan(shard)));
     EXPECT_TRUE(moved.ok()) << moved;
     return shard;
   }

@@ -64,6 +64,8 @@ constexpr FieldFlag kFieldFlags[] = {
      "of gradients not yet reduced: compute or reduce [compute]"},
     {"--loss_scale", "mixed_precision.loss_scale", Kind::kValue,
      "none, dynamic or a number [none]"},
+    {"--full_precision_eval", "mixed_precision.full_precision_eval", Kind::kSwitch,
+     "units in the model's dtype in evaluation"},
     {"--divide_factor", "mixed_precision.divide_factor", Kind::kValue,
      "what summed gradients are divided by [the ranks that hold them]"},
     {"--unshard", "memory.unshard", Kind::kValue, "auto, resident or slots [auto]"},

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         Expected{"--unsynced_grad_dtype=reduce",
                  R"(mixed_precision { unsynced_grad_dtype: "reduce" })"},
         Expected{"--loss_scale=1024", R"(mixed_precision { loss_scale: "1024" })"},
+        Expected{"--full_precision_eval", "mixed_precision { full_precision_eval: true }"},
         Expected{"--divide_factor=0.5", "mixed_precision { divide_factor: 0.5 }"},
         Expected{"--unshard=slots", R"(memory { unshard: "slots" })"},
         Expected{"--reshard_root", "memory { reshard_root: true }"},

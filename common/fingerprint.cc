@@ -103,6 +103,7 @@ std::string LayoutText(const v1::Layout& header,
   if (header.reshard_group() != 0)
     absl::StrAppend(&text, "reshard_group ", header.reshard_group(), "\n");
   if (header.reshard_root()) absl::StrAppend(&text, "reshard_root\n");
+  if (header.full_precision_eval()) absl::StrAppend(&text, "full_precision_eval\n");
   AppendSlots(&text, "reshard_slot", header.reshard_slots());
   AppendSlots(&text, "accumulation_slot", header.accumulation_slots());
   const v1::RankFileLayout& file = header.rank_file();

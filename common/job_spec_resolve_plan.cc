@@ -199,6 +199,7 @@ absl::Status ResolveMixedPrecision(v1::MixedPrecisionSpec* spec) {
   TESSERA_DEFAULT(spec, divide_factor, 0);
   TESSERA_DEFAULT(spec, cast_forward_inputs, false);
   TESSERA_DEFAULT(spec, cast_root_forward_inputs, true);
+  TESSERA_DEFAULT(spec, full_precision_eval, false);
   // What the model's dtype is does not matter for whether the names are good.
   TESSERA_ASSIGN_OR_RETURN(const UnitDTypes dtypes, ResolveDTypes(v1::FLOAT32, *spec));
   TESSERA_ASSIGN_OR_RETURN(const DType buffer, ResolveBufferDType(v1::FLOAT32, *spec));

@@ -20,9 +20,25 @@ namespace {
 
 constexpr __int128 kMaxTotalBytes = __int128{1} << 62;
 
+// Whether evaluation needs other bytes than training.
+bool EvaluatesInAnotherDType(const v1::Plan& plan, const v1::JobSpec& resolved) {
+  return resolved.mixed_precision().full_precision_eval() &&
+         std::any_of(plan.units().begin(), plan.units().end(), [](const v1::Unit& unit) {
+           return unit.param_dtype() != unit.original_dtype();
+         });
+}
+
 absl::StatusOr<bool> TakesResident(const v1::JobSpec& resolved, const Mesh& mesh,
-                                   v1::Device device) {
+                                   const v1::Layout& layout) {
+  const v1::Device device = layout.device();
   const std::string& unshard = resolved.memory().unshard();
+  if (layout.full_precision_eval() && unshard == "resident") {
+    return InvalidField("memory.unshard",
+                        "is resident, where units are in param_dtype alone, but "
+                        "mixed_precision.full_precision_eval wants them in the model's dtype too; "
+                        "take slots or auto");
+  }
+  if (layout.full_precision_eval()) return false;
   const bool shared = device != v1::CUDA && mesh.GroupsShareMemory();
   if (unshard != "resident") return unshard != "slots" && shared;
   if (shared) return true;
@@ -202,7 +218,8 @@ absl::Status SetHeader(const v1::Plan& plan, const v1::JobSpec& resolved, const 
   layout->set_reshard_group(mesh.reshard_group);
   layout->set_reshard_root(resolved.memory().reshard_root());
   layout->set_device(resolved.device() == "cuda" ? v1::CUDA : v1::CPU);
-  TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, mesh, layout->device()));
+  layout->set_full_precision_eval(EvaluatesInAnotherDType(plan, resolved));
+  TESSERA_ASSIGN_OR_RETURN(const bool resident, TakesResident(resolved, mesh, *layout));
   layout->set_unshard_mode(resident ? v1::RESIDENT : v1::SLOTS);
   // What is always whole is not gathered ahead.
   layout->set_prefetch(resident ? 0 : static_cast<int32_t>(resolved.memory().prefetch()));

@@ -29,11 +29,22 @@ int64_t UnshardedBytes(const v1::Plan& plan, const v1::Layout& layout, int unit)
   return layout.units(unit).padded_numel() * DTypeBytes(plan.units(unit).param_dtype());
 }
 
+// What an unsharded slot has to hold of a unit: it in param_dtype, or in what it is evaluated in.
+int64_t SlotBytes(const v1::Plan& plan, const v1::Layout& layout, int unit) {
+  const int64_t bytes = UnshardedBytes(plan, layout, unit);
+  if (!layout.full_precision_eval()) return bytes;
+  return std::max(
+      bytes, layout.units(unit).padded_numel() * DTypeBytes(plan.units(unit).original_dtype()));
+}
+
+using BytesOf = int64_t (*)(const v1::Plan&, const v1::Layout&, int unit);
+
 // Of the units that `wanted` is true for.
-SlotNeeds NeedsOf(const v1::Plan& plan, const v1::Layout& layout, Wanted wanted) {
+SlotNeeds NeedsOf(const v1::Plan& plan, const v1::Layout& layout, Wanted wanted,
+                  BytesOf bytes_of = UnshardedBytes) {
   SlotNeeds needs;
   for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = UnshardedBytes(plan, layout, i);
+    const int64_t bytes = bytes_of(plan, layout, i);
     if (bytes == 0 || !wanted(i)) continue;
     const size_t level = layout.units(i).level();
     if (needs.level_bytes.size() <= level) needs.level_bytes.resize(level + 1, 0);
@@ -73,9 +84,10 @@ void PlaceSlots(const SlotNeeds& needs, int64_t spares, int64_t min_slots, Slots
 }
 
 // Each unit that `wanted` is true for, for ever in a place of its own.
-void PlaceUnits(const v1::Plan& plan, const v1::Layout& layout, Wanted wanted, Slots* slots) {
+void PlaceUnits(const v1::Plan& plan, const v1::Layout& layout, Wanted wanted, Slots* slots,
+                BytesOf bytes_of = UnshardedBytes) {
   for (int i = 0; i < plan.units_size(); ++i) {
-    const int64_t bytes = UnshardedBytes(plan, layout, i);
+    const int64_t bytes = bytes_of(plan, layout, i);
     if (bytes > 0 && wanted(i)) AddSlot(bytes, 0, slots)->set_unit(i);
   }
 }
@@ -91,9 +103,10 @@ void PlaceUnsharded(const v1::Plan& plan, const v1::MemorySpec& memory, v1::Layo
         one_root && is_root(plan.units(i)) && !KeepsUnitsWhole(StrategyOfUnit(*layout, i));
     return StaysWhole(plan, *layout, i) && !root_slot;
   };
-  PlaceUnits(plan, *layout, own_place, slots);
+  PlaceUnits(plan, *layout, own_place, slots, SlotBytes);
   const int64_t max_live = memory.max_live_units();
-  PlaceSlots(NeedsOf(plan, *layout, [&](int i) { return !own_place(i); }), layout->prefetch(),
+  const auto shares = [&](int i) { return !own_place(i); };
+  PlaceSlots(NeedsOf(plan, *layout, shares, SlotBytes), layout->prefetch(),
              max_live == 0 ? 0 : max_live + layout->prefetch(), slots);
 }
 

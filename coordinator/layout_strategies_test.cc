@@ -41,6 +41,32 @@ TEST(LayoutStrategiesTest, ShardGradOpHasAPlaceForEachUnit) {
   EXPECT_THAT(layout.reshard_slots(), IsEmpty());
 }
 
+// Slots are as long as in float32, gradient buffers as in bfloat16.
+TEST(LayoutStrategiesTest, FullPrecisionInEvaluationTakesLongerSlots) {
+  const v1::Plan full = ThreeUnits(30, 40, 3);
+  v1::Plan half = full;
+  for (v1::Unit& unit : *half.mutable_units()) unit.set_param_dtype(v1::BFLOAT16);
+  for (const char* mesh : {R"("mesh":{})", R"("mesh":{"strategy":"shard_grad_op"})"}) {
+    const auto lay = [&](const v1::Plan& plan, bool in_eval) {
+      v1::JobSpec job = TestJob(absl::StrCat(kTightSlots, ",", mesh));
+      job.mutable_mixed_precision()->set_full_precision_eval(in_eval);
+      return *MakeLayout(plan, job, 2);
+    };
+    const v1::Layout layout = lay(half, true);
+    EXPECT_TRUE(layout.full_precision_eval());
+    EXPECT_EQ(SlotShapes(layout.unsharded_slots()), SlotShapes(lay(full, false).unsharded_slots()));
+    EXPECT_EQ(SlotShapes(layout.gradient_slots()), SlotShapes(lay(half, false).gradient_slots()));
+    EXPECT_NE(layout.layout_fingerprint(), lay(half, false).layout_fingerprint());
+    // A model that trains in its own dtype evaluates in it.
+    EXPECT_EQ(lay(full, true).layout_fingerprint(), lay(full, false).layout_fingerprint());
+  }
+  v1::JobSpec job = TestJob(R"("memory":{"unshard":"resident"})");
+  job.mutable_mixed_precision()->set_full_precision_eval(true);
+  EXPECT_EQ(Field(MakeLayout(half, job, 2).status()), "memory.unshard");
+  job.mutable_memory()->set_unshard("auto");
+  EXPECT_EQ(MakeLayout(half, job, 2)->unshard_mode(), v1::SLOTS);
+}
+
 TEST(LayoutStrategiesTest, NoShardHasEverythingOnEveryRank) {
   const v1::Layout layout = Lay(ThreeUnits(30, 40, 3), R"("mesh":{"strategy":"no_shard"})", 4);
   EXPECT_EQ(layout.shard_count(), 1);

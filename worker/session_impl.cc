@@ -169,7 +169,9 @@ absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
     return Keep(absl::FailedPreconditionError(
         "Unshard for forward or backward outside a step; call BeginStep first"));
   }
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.Unshard(unit, in_order, phase != Phase::kForward)));
+  TESSERA_RETURN_IF_ERROR(
+      Keep(executor_.Unshard(unit, in_order, phase != Phase::kForward,
+                             phase == Phase::kEval && parts_.layout.full_precision_eval())));
   return UnitLease(weak_from_this(), unit);
 }
 

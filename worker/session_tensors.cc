@@ -69,8 +69,12 @@ absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fq
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
   }
-  return View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
-                                 DTypeBytes(plan_.units(unit).param_dtype()));
+  const DType dtype = executor_.WholeDType(unit);
+  TensorView view =
+      View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
+                              DTypeBytes(dtype));
+  view.dtype = dtype;
+  return view;
 }
 
 absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_view fqn) {

@@ -128,21 +128,21 @@ absl::Status UnitExecutor::Gather(int unit, int slot) {
   state.slot = slot;
   state.whole = false;
   state.gather_timing = OpTiming();
-  const int from = state.resharded ? reshard_slot_[unit] : -1;
-  TESSERA_ASSIGN_OR_RETURN(state.gathered, options_.collectives->AllGather(
-                                               {.unit = unit,
-                                                .slot = slot,
-                                                .shard = options_.store->Parameters(unit),
-                                                .param_dtype = options_.units[unit].param_dtype(),
-                                                .reshard_slot = from,
-                                                .reshard_group = ReshardGroup(unit)},
-                                               /*stream=*/nullptr, &state.gather_timing));
+  const int from = state.resharded && !state.full ? reshard_slot_[unit] : -1;
+  TESSERA_ASSIGN_OR_RETURN(
+      state.gathered, options_.collectives->AllGather({.unit = unit,
+                                                       .slot = slot,
+                                                       .shard = options_.store->Parameters(unit),
+                                                       .param_dtype = WholeDType(unit),
+                                                       .reshard_slot = from,
+                                                       .reshard_group = ReshardGroup(unit)},
+                                                      /*stream=*/nullptr, &state.gather_timing));
   return absl::OkStatus();
 }
 
 void UnitExecutor::Free(int unit) {
   UnitState& state = states_[unit];
-  if (in_step_ && state.whole && !state.resharded && reshard_slot_[unit] >= 0) {
+  if (in_step_ && state.whole && !state.full && !state.resharded && reshard_slot_[unit] >= 0) {
     options_.collectives->Reshard(state.slot, reshard_slot_[unit], ReshardGroup(unit),
                                   options_.layouts[unit].padded_numel() * ElementBytes(unit));
     state.resharded = true;
@@ -152,6 +152,12 @@ void UnitExecutor::Free(int unit) {
   state.slot = -1;
   state.whole = false;
   state.gathered = Event();
+  state.full = false;
+}
+
+DType UnitExecutor::WholeDType(int unit) const {
+  const v1::Unit& planned = options_.units[unit];
+  return states_[unit].full ? planned.original_dtype() : planned.param_dtype();
 }
 
 int UnitExecutor::GatheredAhead() const {
@@ -203,9 +209,18 @@ absl::Status UnitExecutor::FollowOrder(int unit) {
   return absl::OkStatus();
 }
 
-absl::Status UnitExecutor::Unshard(int unit, bool in_order, bool backward) {
+absl::Status UnitExecutor::Unshard(int unit, bool in_order, bool backward, bool full) {
   if (in_order) TESSERA_RETURN_IF_ERROR(FollowOrder(unit));
   UnitState& state = states_[unit];
+  full = full && options_.units[unit].original_dtype() != options_.units[unit].param_dtype();
+  if (state.slot >= 0 && state.full != full) {
+    if (state.uses > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("unit ", Name(unit), " is in use in ", DTypeName(WholeDType(unit)),
+                       " and evaluation has another dtype; end that use first"));
+    }
+    Free(unit);
+  }
   if (!Empty(unit) && state.slot < 0) {
     const int slot = TakeSlot(unit, /*may_evict=*/true);
     if (slot < 0) {
@@ -217,6 +232,7 @@ absl::Status UnitExecutor::Unshard(int unit, bool in_order, bool backward) {
           "no slot for unit ", Name(unit), " while these are unsharded: ",
           absl::StrJoin(live, ", "), "; end a use first or raise memory.max_live_units"));
     }
+    state.full = full;
     TESSERA_RETURN_IF_ERROR(Gather(unit, slot));
   }
   ++state.uses;

@@ -65,7 +65,9 @@ class UnitExecutor {
   // (ORDER_MISMATCH) not the unit that the order has here.
   // `backward`: it is for a backward or what is computed again there; chooses what is gathered
   // ahead.
-  absl::Status Unshard(int unit, bool in_order, bool backward = false);
+  // `full`: in original_dtype, whatever the unit trains in. FAILED_PRECONDITION too: a use in the
+  // other dtype has not ended.
+  absl::Status Unshard(int unit, bool in_order, bool backward = false, bool full = false);
   // Ends a use.
   void Release(int unit);
   absl::Status Prefetch(int unit);
@@ -74,6 +76,8 @@ class UnitExecutor {
   void SetPrefetch(int unit, bool backward, std::vector<int> ahead);
   // The unsharded unit; null unless it has a use.
   char* Unsharded(int unit) const;
+  // What its elements are there.
+  DType WholeDType(int unit) const;
 
   // Where to write the gradient of a parameter: {memory, whether to add}.
   struct GradientTarget {
@@ -132,6 +136,7 @@ class UnitExecutor {
     std::vector<bool> written;
     int64_t reductions = 0;  // in this step
     bool partial = false;    // what they left is not summed over the replicas yet
+    bool full = false;       // gathered in original_dtype, which is not its param_dtype
     bool resharded = false;  // its reshard slot has this rank's part of this step's parameters
     Event reduced;
     bool reducing = false;

@@ -242,6 +242,21 @@ TEST(GptSessionTest, LossScaleIsInTheGradientsAndNowhereElse) {
   }
 }
 
+// Nothing is trained: what is evaluated in full precision is the model that float32 has.
+TEST(GptSessionTest, EvaluationInFullPrecisionIsThatOfFloat32) {
+  v1::JobSpec job = Job();
+  job.set_steps(1);
+  job.mutable_optimizer()->set_lr(0);
+  const Trained full = TrainOk(job, 2);
+  job.mutable_mixed_precision()->set_param_dtype("bfloat16");
+  const Trained half = TrainOk(job, 2);
+  job.mutable_mixed_precision()->set_full_precision_eval(true);
+  const Trained both = TrainOk(job, 2);
+  EXPECT_EQ(both.progress.at(0).val_loss(), full.progress.at(0).val_loss());
+  EXPECT_NE(half.progress.at(0).val_loss(), full.progress.at(0).val_loss());
+  EXPECT_EQ(both.progress.at(0).loss(), half.progress.at(0).loss());
+}
+
 TEST(GptSessionTest, RecomputationChangesNoBit) {
   v1::JobSpec job = Job();
   job.set_steps(3);

@@ -63,10 +63,8 @@ class UnitExecutor {
   // Gathers the unit if it is not whole and counts a use. `in_order`: the call is part of the
   // step's order. FAILED_PRECONDITION: no slot is left (names the units in them), or
   // (ORDER_MISMATCH) not the unit that the order has here.
-  // `backward`: it is for a backward or what is computed again there; chooses what is gathered
-  // ahead.
-  // `full`: in original_dtype, whatever the unit trains in. FAILED_PRECONDITION too: a use in the
-  // other dtype has not ended.
+  // `backward`: for a backward, or what is computed again there; chooses what is gathered ahead.
+  // `full`: in original_dtype; while a use in another dtype lasts, FAILED_PRECONDITION.
   absl::Status Unshard(int unit, bool in_order, bool backward = false, bool full = false);
   // Ends a use.
   void Release(int unit);
@@ -76,8 +74,7 @@ class UnitExecutor {
   void SetPrefetch(int unit, bool backward, std::vector<int> ahead);
   // The unsharded unit; null unless it has a use.
   char* Unsharded(int unit) const;
-  // What its elements are there.
-  DType WholeDType(int unit) const;
+  DType WholeDType(int unit) const;  // of its elements there
 
   // Where to write the gradient of a parameter: {memory, whether to add}.
   struct GradientTarget {

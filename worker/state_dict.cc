@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint_index.h"
+#include "common/optimizer_state.h"
 #include "common/status_macros.h"
 #include "worker/session_impl.h"
 #include "worker/shard_slices.h"
@@ -49,9 +51,7 @@ StateCounters CountersOf(Session& session) {
 }
 
 std::vector<std::string> OptimizerArrayNames(const v1::OptimizerSpec& optimizer) {
-  if (optimizer.name() != "sgd") return {"exp_avg", "exp_avg_sq"};
-  if (optimizer.momentum() != 0) return {"momentum_buffer"};
-  return {};
+  return OptimizerArrayNames(optimizer.name(), OptimizerStateArrays(optimizer));
 }
 
 absl::Status VisitFullState(

@@ -27,7 +27,7 @@ std::string OperationText(v1::Operation operation) {
 }
 
 // "reduce of unit h.1", or what the rank calls it.
-std::string Place(const v1::Position& position, UnitNames names) {
+std::string WhereText(const v1::Position& position, UnitNames names) {
   const bool known = position.operation() != v1::OPERATION_UNSPECIFIED;
   if (known && position.unit() >= 0)
     return absl::StrCat(OperationText(position.operation()), " of unit ", names(position.unit()));
@@ -36,7 +36,7 @@ std::string Place(const v1::Position& position, UnitNames names) {
 }
 
 std::string Doing(const v1::Position& position, UnitNames names) {
-  const std::string place = Place(position, names);
+  const std::string place = WhereText(position, names);
   switch (position.activity()) {
     case v1::COMPUTING:
       if (position.unit() < 0) return "computes, on no unit yet";
@@ -81,27 +81,31 @@ void RankPositions::Record(int rank, const v1::Position& position, absl::Time no
   if (rank < 0 || rank >= static_cast<int>(places_.size())) return;
   places_[rank].heard = now;
   if (!MakesSense(position, units_)) return;
-  struct Place& place = places_[rank];
+  Place& place = places_[rank];
   place.said = true;
   place.position = position;
   place.since = now - ToDuration(position.time());
   if (position.what().size() > kLongestWhat) place.position.mutable_what()->resize(kLongestWhat);
 }
 
-bool RankPositions::Silent(const struct Place& place, absl::Time now) const {
+bool RankPositions::Silent(const Place& place, absl::Time now) const {
   return now - place.heard > silent_after_;
+}
+
+bool RankPositions::IsBehind(const Place& place, const Place& front, absl::Time now) const {
+  if (!place.said) return false;
+  return Silent(place, now) || place.position.sequence() < front.position.sequence();
 }
 
 std::string RankPositions::Describe(int rank, UnitNames names, absl::Time now) const {
   if (rank < 0 || rank >= static_cast<int>(places_.size()) || !places_[rank].said) return "";
-  const struct Place& place = places_[rank];
+  const Place& place = places_[rank];
   std::string text = Doing(place.position, names);
   if (place.position.step() > 0) absl::StrAppend(&text, " in step ", place.position.step());
   absl::StrAppend(&text, " for ", Seconds(now - place.since));
   if (place.position.sequence() > 0)
     absl::StrAppend(&text, ", operation ", place.position.sequence());
-  if (Silent(place, now))
-    absl::StrAppend(&text, ", not heard of for ", Seconds(now - place.heard));
+  if (Silent(place, now)) absl::StrAppend(&text, ", not heard of for ", Seconds(now - place.heard));
   return text;
 }
 
@@ -117,10 +121,10 @@ std::vector<std::string> RankPositions::DescribeAll(UnitNames names, absl::Time 
 std::optional<RankPositions::Stuck> RankPositions::FindStuck(const std::set<int>& blamed,
                                                              UnitNames names,
                                                              absl::Time now) const {
-  const struct Place* front = nullptr;
+  const Place* front = nullptr;
   const int count = static_cast<int>(places_.size());
   const auto waits = [&](int rank) {
-    const struct Place& place = places_[rank];
+    const Place& place = places_[rank];
     return place.said && place.position.activity() == v1::WAITING && blamed.count(rank) == 0 &&
            !Silent(place, now);
   };
@@ -141,7 +145,7 @@ std::optional<RankPositions::Stuck> RankPositions::FindStuck(const std::set<int>
     if (there) {
       waiting.push_back(rank);
       since = std::min(since, places_[rank].since);
-    } else if (blamed.count(rank) != 0 || !waits(rank)) {
+    } else if (blamed.count(rank) != 0 || (!waits(rank) && IsBehind(places_[rank], *front, now))) {
       stuck.ranks.push_back(rank);
     }
   }
@@ -155,11 +159,11 @@ std::optional<RankPositions::Stuck> RankPositions::FindStuck(const std::set<int>
   if (stuck.ranks.size() > kDescribed)
     absent.push_back(absl::StrCat(stuck.ranks.size() - kDescribed, " more do not come either"));
   if (absent.empty()) return std::nullopt;
-  const std::string place = Place(front->position, names);
-  stuck.sentence = absl::StrCat(
-      absl::StrJoin(absent, "; "), "; meanwhile ", RankList(waiting),
-      waiting.size() == 1 ? " has waited " : " have waited ", Seconds(now - since), " in ",
-      place.empty() ? "a meeting of all ranks" : place);
+  const std::string place = WhereText(front->position, names);
+  stuck.sentence =
+      absl::StrCat(absl::StrJoin(absent, "; "), "; meanwhile ", RankList(waiting),
+                   waiting.size() == 1 ? " has waited " : " have waited ", Seconds(now - since),
+                   " in ", place.empty() ? "a meeting of all ranks" : place);
   if (front->position.sequence() > 0)
     absl::StrAppend(&stuck.sentence, " (operation ", front->position.sequence(), ")");
   return stuck;

@@ -48,15 +48,15 @@ class RankPositions {
   // Ranks that the others wait for.
   struct Stuck {
     std::vector<int> ranks;
-    // Where the others wait: FQN, or "" with `what`; OPERATION_UNSPECIFIED with `what`.
+    // Where the others wait; -1 and OPERATION_UNSPECIFIED: not in an operation of a unit.
     int unit = -1;
     v1::Operation operation = v1::OPERATION_UNSPECIFIED;
     // "rank 1 computes on ..., while ranks 0, 2 have waited 3.0s in reduce of unit h.1 (operation
     // 40)".
     std::string sentence;
   };
-  // `blamed` and those that are behind the others and do not wait themselves, or are silent. None:
-  // nobody waits.
+  // `blamed`, and who else does not wait and is silent, or has issued fewer collectives than those
+  // that wait. None: nobody waits.
   std::optional<Stuck> FindStuck(const std::set<int>& blamed, UnitNames names,
                                  absl::Time now) const;
 
@@ -68,6 +68,7 @@ class RankPositions {
     absl::Time heard;
   };
   bool Silent(const Place& place, absl::Time now) const;
+  bool IsBehind(const Place& place, const Place& front, absl::Time now) const;
 
   int units_ = 0;
   absl::Duration silent_after_ = absl::InfiniteDuration();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/rank_list.h"
 #include "coordinator/proto_time.h"
 
 namespace tessera {
@@ -64,18 +65,6 @@ bool MakesSense(const v1::Position& position, int units) {
 }
 
 }  // namespace
-
-std::string RankList(const std::vector<int>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t begin = 0; begin < ranks.size();) {
-    size_t end = begin;
-    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
-    runs.push_back(begin == end ? absl::StrCat(ranks[begin])
-                                : absl::StrCat(ranks[begin], "-", ranks[end]));
-    begin = end + 1;
-  }
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
-}
 
 void RankPositions::Record(int rank, const v1::Position& position, absl::Time now) {
   if (rank < 0 || rank >= static_cast<int>(places_.size())) return;

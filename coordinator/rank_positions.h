@@ -75,9 +75,6 @@ class RankPositions {
   std::vector<Place> places_;
 };
 
-// "rank 1" or "ranks 0, 2-4".
-std::string RankList(const std::vector<int>& ranks);
-
 }  // namespace tessera
 
 #endif  // TESSERA_COORDINATOR_RANK_POSITIONS_H_

@@ -167,10 +167,5 @@ TEST_F(RankPositionsTest, CountsRanksBeyondTheEighth) {
       absl::StrContains(stuck->sentence, "; 11 more do not come either; meanwhile rank 19"));
 }
 
-TEST(RankListTest, FoldsRuns) {
-  EXPECT_EQ(RankList({3}), "rank 3");
-  EXPECT_EQ(RankList({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
-}
-
 }  // namespace
 }  // namespace tessera

@@ -35,6 +35,11 @@ class GrpcMembershipClient : public MembershipClient {
     leaving_ = true;
   }
 
+  void SetPosition(std::shared_ptr<const PositionPublisher> position) override {
+    MutexLock lock(mutex_);
+    position_ = std::move(position);
+  }
+
   absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                         std::function<void(const absl::Status&)> on_end) override {
     if (attendance_ != nullptr) {
@@ -46,7 +51,8 @@ class GrpcMembershipClient : public MembershipClient {
     attendance_ = AttendClient::Start(
         {.coordinator = coordinator_}, request,
         {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
-         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
+         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); },
+         .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
   }
 
@@ -143,6 +149,11 @@ class GrpcMembershipClient : public MembershipClient {
     }
     // Half of the time, so that a coordinator that takes no reports may still take the Leave.
     reports_.Flush(deadline - timeout / 2);
+    if (!status.ok()) {
+      v1::AttendRequest last;
+      FillHeartbeat(*last.mutable_heartbeat());
+      attendance_->Send(last);
+    }
     v1::Leave leave;
     leave.set_code(static_cast<int>(status.code()));
     leave.set_message(std::string(status.message()));
@@ -152,6 +163,15 @@ class GrpcMembershipClient : public MembershipClient {
   }
 
  private:
+  void FillHeartbeat(v1::Heartbeat& heartbeat) {
+    std::shared_ptr<const PositionPublisher> position;
+    {
+      MutexLock lock(mutex_);
+      position = position_;
+    }
+    if (position != nullptr) *heartbeat.mutable_position() = position->Read();
+  }
+
   void OnResponse(const v1::AttendResponse& response) {
     if (response.has_end()) {
       const v1::EndGeneration& end = response.end();
@@ -247,6 +267,7 @@ class GrpcMembershipClient : public MembershipClient {
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const PositionPublisher> position_ ABSL_GUARDED_BY(mutex_);
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

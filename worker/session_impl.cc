@@ -73,6 +73,7 @@ SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
       stats_(static_cast<int>(parts_.planned.units.size())),
+      trace_(parts_.position.get(), &stats_),
       executor_({.layout = parts_.layout,
                  .units = parts_.planned.units,
                  .layouts = parts_.planned.layouts,
@@ -140,6 +141,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   in_step_ = true;
   step_options_ = options;
   parts_.faults->set_step(state_.step + 1);
+  trace_.SetStep(state_.step + 1);
   executor_.BeginStep();
   unmanaged_ = NormSum(norm_type_);
   return StepInfo{.step = state_.step + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
@@ -282,7 +284,9 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
   const StepResult result = Tally(*votes);
   store.Decide(/*skip=*/result.non_finite, result.clip_coefficient);
+  trace_.Does(v1::WORKING, -1, v1::OPTIMIZER, "the optimizer's first unit");
   store.FinishStep([&](int unit, double us) {
+    trace_.Does(v1::WORKING, unit, v1::OPTIMIZER);
     executor_.PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
@@ -292,6 +296,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   loss_scale_.Update(result.non_finite);
   KeepLossScale();
   in_step_ = false;
+  trace_.Does(v1::SAVING, -1, v1::OPERATION_UNSPECIFIED, "what is due after the step");
   TESSERA_RETURN_IF_ERROR(Keep(saver_.AfterStep(state_)));
   Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
   return result;

@@ -16,6 +16,7 @@
 #include "common/unique_fd.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/agreement.h"
 #include "worker/checkpoint_saver.h"
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
@@ -23,6 +24,7 @@
 #include "worker/membership_client.h"
 #include "worker/norm.h"
 #include "worker/session.h"
+#include "worker/session_trace.h"
 #include "worker/shard_store.h"
 #include "worker/stats_recorder.h"
 #include "worker/training_state.h"
@@ -43,6 +45,8 @@ struct SessionParts {
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
   UniqueFd directory_lock;  // as PrepareDirectory gave it
   TrainingState start;      // what the shards were filled with
+  std::shared_ptr<PositionPublisher> position;  // null: nobody wants to know
+  std::unique_ptr<Agreement> held;              // of the joining
   std::unique_ptr<FaultPoints> faults;
   std::shared_ptr<FaultPoints> writer_faults;  // of the thread that writes checkpoints; may be null
   // A GPU's rank: what its collectives talk to the host's other ranks through. Else null.
@@ -65,6 +69,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const SessionParts& parts() const { return parts_; }
   const v1::Plan& plan() const { return plan_; }
   FaultPoints& faults() { return *parts_.faults; }
+  SessionTrace& trace() { return trace_; }
   int64_t step() const { return state_.step; }
 
   // Every rank starts from the same step. FAILED_PRECONDITION: names one that does not.
@@ -164,6 +169,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   v1::Plan plan_;
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
+  SessionTrace trace_;
   UnitExecutor executor_;
   const double norm_type_;
   NormSum unmanaged_;              // of the step; counted by rank 0

@@ -20,6 +20,7 @@
 #include "common/status_macros.h"
 #include "common/unsharded_file.h"
 #include "worker/agent_socket.h"
+#include "worker/agreement.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
 #include "worker/checkpoint_loader.h"
@@ -147,6 +148,12 @@ absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layou
   return absl::OkStatus();
 }
 
+// Another plan than the one that the rank was given, with the same bytes everywhere.
+void SpoilPlanForTests(PlannedUnits& planned) {
+  v1::Unit& unit = planned.units.front();
+  unit.set_reduce_dtype(unit.reduce_dtype() == v1::FLOAT64 ? v1::FLOAT32 : v1::FLOAT64);
+}
+
 HostSync::Options SyncOptions(const HostMemory& memory) {
   const v1::AgentHello& hello = memory.handoff.hello;
   HostSync::Options options;
@@ -179,7 +186,7 @@ absl::Span<char> GradientFile(const HostMemory& memory) {
 }
 
 std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& memory,
-                                             const PlannedUnits& planned, FaultPoints* faults,
+                                             const SessionParts& parts,
                                              std::unique_ptr<HostLinks> links) {
   const v1::AgentHello& hello = memory->handoff.hello;
   ShmCollectives::Options options;
@@ -193,9 +200,11 @@ std::unique_ptr<Collectives> MakeCollectives(const std::shared_ptr<HostMemory>& 
     options.hosts =
         std::make_shared<HostTurns>(std::move(links), SumStaging(hello, GradientFile(*memory)));
   }
-  for (const v1::Unit& unit : planned.units)
+  for (const v1::Unit& unit : parts.planned.units)
     options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
-  options.faults = faults;
+  options.faults = parts.faults.get();
+  options.fingerprint = parts.held->fingerprint();
+  options.position = parts.position.get();
   return std::make_unique<ShmCollectives>(std::move(options));
 }
 
@@ -256,12 +265,15 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
+  if (parts.faults->Spoils("plan")) SpoilPlanForTests(parts.planned);
+  parts.held = std::make_unique<Agreement>(AgreementText(
+      parts.planned.units, hello.layout(), parts.planned.layouts, hello.spec()));
 
   const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
   const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
                            MeetHosts(hello, GradientFile(*memory), parts.membership.get()));
-  parts.collectives = MakeCollectives(memory, parts.planned, parts.faults.get(), std::move(links));
+  parts.collectives = MakeCollectives(memory, parts, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, rank_file, parts));
   ShardStore::Options store;
@@ -305,6 +317,8 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     parts.layout = hello.layout();
     parts.host = hello.host();
     parts.incarnation = hello.incarnation();
+    parts.position = std::make_shared<PositionPublisher>();
+    parts.membership->SetPosition(parts.position);
     parts.gradients_dir = env.test_gradients_dir;
     parts.writer_faults = std::make_shared<FaultPoints>(faults);
     parts.faults = std::make_unique<FaultPoints>(std::move(faults));
@@ -316,8 +330,13 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
     return status;
   }
   const bool resumes = parts.spec.checkpoint().resume() != "none";
+  const std::unique_ptr<Agreement> held = std::move(parts.held);
   auto impl = std::make_shared<SessionImpl>(std::move(parts));
-  if (absl::Status status = resumes ? impl->AgreeOnStart() : absl::OkStatus(); !status.ok()) {
+  absl::Status status = held->Check([&](absl::string_view payload, absl::string_view what) {
+    return impl->parts().collectives->Exchange(payload, what);
+  });
+  if (status.ok() && resumes) status = impl->AgreeOnStart();
+  if (!status.ok()) {
     impl->Abort(status);
     return status;
   }

@@ -41,15 +41,12 @@ std::string ValueOf(const google::protobuf::Message& message,
                     const google::protobuf::FieldDescriptor* field, int index) {
   using Field = google::protobuf::FieldDescriptor;
   const google::protobuf::Reflection* get = message.GetReflection();
-  const auto either = [&](auto single, auto repeated) {
-    return index < 0 ? single() : repeated();
-  };
+  const auto either = [&](auto single, auto repeated) { return index < 0 ? single() : repeated(); };
   switch (field->cpp_type()) {
     case Field::CPPTYPE_DOUBLE:
-      return absl::StrFormat("%.17g", either([&] { return get->GetDouble(message, field); },
-                                             [&] {
-                                               return get->GetRepeatedDouble(message, field, index);
-                                             }));
+      return absl::StrFormat("%.17g",
+                             either([&] { return get->GetDouble(message, field); },
+                                    [&] { return get->GetRepeatedDouble(message, field, index); }));
     case Field::CPPTYPE_INT64:
       return absl::StrCat(either([&] { return get->GetInt64(message, field); },
                                  [&] { return get->GetRepeatedInt64(message, field, index); }));
@@ -125,8 +122,9 @@ absl::Status BlameFewest(absl::Status status,
     if (fewest == nullptr || ranks.size() < fewest->size()) fewest = &ranks;
     most = std::max(most, ranks.size());
   }
-  return fewest == nullptr || fewest->size() == most ? status
-                                                     : BlameRank(std::move(status), fewest->front());
+  return fewest == nullptr || fewest->size() == most
+             ? status
+             : BlameRank(std::move(status), fewest->front());
 }
 
 }  // namespace
@@ -180,9 +178,8 @@ std::string Agreement::PlaceOf(uint64_t index) const {
 }
 
 absl::Status Agreement::Check(Exchange exchange) const {
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      exchange(absl::StrCat(digest_, Number(lines_.size())), kMoment));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           exchange(absl::StrCat(digest_, Number(lines_.size())), kMoment));
   if (AllEqual(all)) return absl::OkStatus();
   uint64_t most = 0;
   for (const std::string& payload : all) {
@@ -209,7 +206,9 @@ absl::Status Agreement::Explain(Exchange exchange, uint64_t lines) const {
     // A long line that differs in its end.
     const size_t shown = std::min(line.size(), kPayloadBytes);
     TESSERA_ASSIGN_OR_RETURN(
-        said, exchange(Padded(absl::StrCat("... ", line.substr(line.size() - shown + std::min<size_t>(shown, 4)))), kMoment));
+        said, exchange(Padded(absl::StrCat(
+                           "... ", line.substr(line.size() - shown + std::min<size_t>(shown, 4)))),
+                       kMoment));
   }
   std::map<std::string, std::vector<int>> ranks_by_text;
   for (size_t i = 0; i < said.size(); ++i)

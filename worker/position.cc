@@ -78,8 +78,8 @@ v1::Position PositionPublisher::Read() const {
   return position;
 }
 
-PositionPublisher::Waiting::Waiting(PositionPublisher* publisher, int unit,
-                                    v1::Operation operation, absl::string_view what)
+PositionPublisher::Waiting::Waiting(PositionPublisher* publisher, int unit, v1::Operation operation,
+                                    absl::string_view what)
     : publisher_(publisher) {
   if (publisher_ == nullptr) return;
   const Place& place = publisher_->place_;

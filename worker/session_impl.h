@@ -43,8 +43,8 @@ struct SessionParts {
   std::string incarnation;
   std::string
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
-  UniqueFd directory_lock;  // as PrepareDirectory gave it
-  TrainingState start;      // what the shards were filled with
+  UniqueFd directory_lock;                      // as PrepareDirectory gave it
+  TrainingState start;                          // what the shards were filled with
   std::shared_ptr<PositionPublisher> position;  // null: nobody wants to know
   std::unique_ptr<Agreement> held;              // of the joining
   std::unique_ptr<FaultPoints> faults;

@@ -266,8 +266,8 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
   if (parts.faults->Spoils("plan")) SpoilPlanForTests(parts.planned);
-  parts.held = std::make_unique<Agreement>(AgreementText(
-      parts.planned.units, hello.layout(), parts.planned.layouts, hello.spec()));
+  parts.held = std::make_unique<Agreement>(
+      AgreementText(parts.planned.units, hello.layout(), parts.planned.layouts, hello.spec()));
 
   const MemoryMapping& mapped = memory->mappings[static_cast<int>(HandoffFile::kRank)];
   const absl::Span<char> rank_file = absl::MakeSpan(mapped.data(), mapped.bytes());

@@ -71,7 +71,7 @@ class SessionTrace {
   int unit_ = -1;
   v1::Operation operation_ = v1::OPERATION_UNSPECIFIED;
   bool record_ = false;
-  double worked_us_ = 0;   // on the unit so far
+  double worked_us_ = 0;    // on the unit so far
   Clock::time_point left_;  // when the last call ended
 };
 

@@ -89,15 +89,15 @@ absl::Status ShmCollectives::EndWait(absl::Status status, uint64_t tag,
     const int local = rank - options_.sync.first_rank;
     if (local < 0 || local >= sync_.size()) continue;
     const uint64_t issued = LastIssued(local);
-    absl::StrAppend(&last, "; the last operation of rank ", rank, " is ",
-                    issued == 0 ? "none" : absl::StrCat(issued >> kNumberShift, ", ", Describe(issued)));
+    absl::StrAppend(
+        &last, "; the last operation of rank ", rank, " is ",
+        issued == 0 ? "none" : absl::StrCat(issued >> kNumberShift, ", ", Describe(issued)));
   }
   if (last.empty()) return status;
   if (tag != 0) absl::StrAppend(&last, "; this one is ", tag >> kNumberShift);
   absl::Status longer(status.code(), absl::StrCat(status.message(), last));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    longer.SetPayload(url, payload);
-  });
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { longer.SetPayload(url, payload); });
   return longer;
 }
 
@@ -105,13 +105,12 @@ absl::Status ShmCollectives::CheckFingerprint(int local_rank) const {
   const uint64_t other = sync_.record(local_rank).fingerprint.load(std::memory_order_acquire);
   if (other == options_.fingerprint || other == 0 || options_.fingerprint == 0)
     return absl::OkStatus();
-  return WithReason(
-      absl::FailedPreconditionError(absl::StrCat(
-          kRanksDisagree, "the plan: rank ", sync_.RankOf(local_rank), " holds ",
-          absl::Hex(other, absl::kZeroPad16), ", rank ", sync_.RankOf(sync_.index()), " holds ",
-          absl::Hex(options_.fingerprint, absl::kZeroPad16),
-          "; start every rank of the job anew, from programs of one build")),
-      "RANKS_DISAGREE");
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                        kRanksDisagree, "the plan: rank ", sync_.RankOf(local_rank), " holds ",
+                        absl::Hex(other, absl::kZeroPad16), ", rank ", sync_.RankOf(sync_.index()),
+                        " holds ", absl::Hex(options_.fingerprint, absl::kZeroPad16),
+                        "; start every rank of the job anew, from programs of one build")),
+                    "RANKS_DISAGREE");
 }
 
 absl::Status ShmCollectives::CheckAgreement(uint64_t tag) const {

@@ -264,17 +264,17 @@ absl::Status ShmCollectives::WaitFor(Operation& operation) {
       options_.position, place.first, place.second,
       place.second == v1::OPERATION_UNSPECIFIED ? operation.What() : "");
   faults_.Hit("unshard_wait");
-  TESSERA_RETURN_IF_ERROR(EndWait(
-      sync_.WaitUntil(
-          [&]() -> absl::StatusOr<bool> {
-            AdvancePending();
-            if (operation.done) return true;
-            TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
-            TESSERA_RETURN_IF_ERROR(CheckHosts());
-            return false;
-          },
-          [&] { return operation.What(); }, [&] { return operation.Missing(); }),
-      operation.tag(), [&] { return operation.Missing(); }));
+  TESSERA_RETURN_IF_ERROR(
+      EndWait(sync_.WaitUntil(
+                  [&]() -> absl::StatusOr<bool> {
+                    AdvancePending();
+                    if (operation.done) return true;
+                    TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
+                    TESSERA_RETURN_IF_ERROR(CheckHosts());
+                    return false;
+                  },
+                  [&] { return operation.What(); }, [&] { return operation.Missing(); }),
+              operation.tag(), [&] { return operation.Missing(); }));
   // Ranks that took different units to the same slot have all arrived, and hold a mixture.
   return CheckAgreement(operation.tag());
 }

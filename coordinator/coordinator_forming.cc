@@ -187,6 +187,8 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
+  job.observer.BeginGeneration(job.planned, job.planned->world_size(),
+                               ToDuration(job.spec->timeouts().heartbeat()));
   ChangedLocked(job);
   std::vector<std::string> names;
   for (const Generation::Host& host : generation.hosts) names.push_back(host.name);

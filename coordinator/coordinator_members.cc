@@ -152,6 +152,10 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
   const std::optional<RankId> rank = members_.FindRank(member);
   switch (message.message_case()) {
     case v1::AttendRequest::kHeartbeat:
+      if (JobEntry* job = rank.has_value() ? LiveLocked(rank->job) : nullptr; job != nullptr)
+        job->observer.Position(rank->rank, message.heartbeat().position(), members_.now());
+      return absl::OkStatus();
+    case v1::AttendRequest::kBroken:
       return absl::OkStatus();
     case v1::AttendRequest::kRankReady:
       if (host != nullptr) return Misplaced("rank_ready", "an agent");
@@ -220,6 +224,7 @@ void CoordinatorCore::RankReadyLocked(const RankId& rank, int64_t measured_bytes
   job->rate.Add(0, options_.clock->Now());
   v1::AttendResponse start;
   start.mutable_start();
+  NoteOutcomeLocked(*job, absl::StrCat("generation ", generation->number, " began"));
   for (const RankMember& member : generation->ranks) SendLocked(member.id, start);
   ChangedLocked(*job);
 }
@@ -292,8 +297,10 @@ void CoordinatorCore::LostLocked(MemberId member, bool expired) {
 
 void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
-  const std::optional<Blame> blame = job.verdict.Decide(members_.now());
-  if (blame.has_value()) FailLocked(job, *blame);
+  std::optional<Blame> blame = job.verdict.Decide(members_.now());
+  if (!blame.has_value()) return;
+  NoteLossLocked(job, *blame);
+  FailLocked(job, *blame);
 }
 
 }  // namespace tessera

@@ -90,7 +90,7 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
   const int limit =
       request.page_size() == 0 ? kMaxWorkersPage : std::min(request.page_size(), kMaxWorkersPage);
   MutexLock lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(FindLocked(request.job()).status());
+  TESSERA_ASSIGN_OR_RETURN(const JobEntry* job, FindLocked(request.job()));
   v1::ListWorkersResponse response;
   const Generation* generation = members_.FindGeneration(request.job());
   if (generation == nullptr) return response;
@@ -108,6 +108,7 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
     worker->set_pid(member.pid);
     worker->set_incarnation(member.incarnation);
     worker->set_state(StateName(member.state));
+    worker->set_position(job->observer.PositionOf(rank, members_.now()));
   }
   return response;
 }

@@ -29,6 +29,8 @@ struct Blame {
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   std::string reason;
   std::optional<int> rank;
+  // Its lease ended: the process is silent, but nobody has seen it end.
+  bool lease_ended = false;
 };
 
 // SUCCEEDED, FAILED or CANCELLED.

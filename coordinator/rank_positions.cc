@@ -22,11 +22,6 @@ std::string Seconds(absl::Duration time) {
   return absl::StrFormat("%.1fs", absl::ToDoubleSeconds(std::max(time, absl::ZeroDuration())));
 }
 
-// "reduce wait".
-std::string OperationText(v1::Operation operation) {
-  return absl::StrReplaceAll(absl::AsciiStrToLower(v1::Operation_Name(operation)), {{"_", " "}});
-}
-
 // "reduce of unit h.1", or what the rank calls it.
 std::string WhereText(const v1::Position& position, UnitNames names) {
   const bool known = position.operation() != v1::OPERATION_UNSPECIFIED;
@@ -66,6 +61,10 @@ bool MakesSense(const v1::Position& position, int units) {
 
 }  // namespace
 
+std::string OperationText(v1::Operation operation) {
+  return absl::StrReplaceAll(absl::AsciiStrToLower(v1::Operation_Name(operation)), {{"_", " "}});
+}
+
 void RankPositions::Record(int rank, const v1::Position& position, absl::Time now) {
   if (rank < 0 || rank >= static_cast<int>(places_.size())) return;
   places_[rank].heard = now;
@@ -98,9 +97,10 @@ std::string RankPositions::Describe(int rank, UnitNames names, absl::Time now) c
   return text;
 }
 
-std::vector<std::string> RankPositions::DescribeAll(UnitNames names, absl::Time now) const {
+std::vector<std::string> RankPositions::DescribeAll(int limit, UnitNames names,
+                                                    absl::Time now) const {
   std::vector<std::string> all;
-  for (int rank = 0; rank < static_cast<int>(places_.size()); ++rank) {
+  for (int rank = 0; rank < std::min(limit, static_cast<int>(places_.size())); ++rank) {
     const std::string text = Describe(rank, names, now);
     all.push_back(absl::StrCat("rank ", rank, ": ", text.empty() ? "has not said" : text));
   }

@@ -42,8 +42,8 @@ class RankPositions {
 
   // "" where the rank has not said anything.
   std::string Describe(int rank, UnitNames names, absl::Time now) const;
-  // Of every rank: "rank 0: ...".
-  std::vector<std::string> DescribeAll(UnitNames names, absl::Time now) const;
+  // Of the first `limit` ranks: "rank 0: ...".
+  std::vector<std::string> DescribeAll(int limit, UnitNames names, absl::Time now) const;
 
   // Ranks that the others wait for.
   struct Stuck {
@@ -74,6 +74,9 @@ class RankPositions {
   absl::Duration silent_after_ = absl::InfiniteDuration();
   std::vector<Place> places_;
 };
+
+// "reduce wait" for REDUCE_WAIT.
+std::string OperationText(v1::Operation operation);
 
 }  // namespace tessera
 

@@ -66,7 +66,7 @@ TEST_F(RankPositionsTest, SaysWhatASilentRankDidAndThatItIsSilent) {
 TEST_F(RankPositionsTest, SaysNothingOfWhomItHasNotHeard) {
   EXPECT_EQ(positions_.Describe(2, Name, kStart), "");
   EXPECT_EQ(positions_.Describe(17, Name, kStart), "");
-  EXPECT_EQ(positions_.DescribeAll(Name, kStart)[2], "rank 2: has not said");
+  EXPECT_EQ(positions_.DescribeAll(3, Name, kStart).back(), "rank 2: has not said");
 }
 
 // A worker may be of another build, or broken.

@@ -88,8 +88,8 @@ class StragglerDetector {
   void Locate(int rank, Change& change) const;
   void BeginRound(absl::Time now);
 
-  const int units_;
-  const Options options_;
+  int units_;
+  Options options_;
   std::vector<Rank> ranks_;
   std::vector<std::vector<uint32_t>> totals_us_;  // by rank; modulo 2^32, which differences survive
   std::map<int, Places> places_;                  // of slow ranks, at most kMostPlaces

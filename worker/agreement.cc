@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -113,18 +111,28 @@ std::string Number(uint64_t value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Of the fewest ranks that hold something else, the first; none where no group is smaller.
-absl::Status BlameFewest(absl::Status status,
-                         const std::map<std::string, std::vector<int>>& ranks_by_text) {
-  const std::vector<int>* fewest = nullptr;
-  size_t most = 0;
-  for (const auto& [text, ranks] : ranks_by_text) {
-    if (fewest == nullptr || ranks.size() < fewest->size()) fewest = &ranks;
-    most = std::max(most, ranks.size());
+// What ranks hold, and which; by the first of them.
+using Holders = std::vector<std::pair<std::string, std::vector<int>>>;
+
+Holders HoldersOf(const std::vector<std::string>& said) {
+  Holders holders;
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    const std::string text(Unpadded(said[rank]));
+    auto at = std::find_if(holders.begin(), holders.end(),
+                           [&](const auto& holder) { return holder.first == text; });
+    if (at == holders.end()) at = holders.insert(at, {text, {}});
+    at->second.push_back(static_cast<int>(rank));
   }
-  return fewest == nullptr || fewest->size() == most
-             ? status
-             : BlameRank(std::move(status), fewest->front());
+  return holders;
+}
+
+// Of the fewest ranks that hold something else, the first; nobody where these are not fewer.
+absl::Status BlameFewest(absl::Status status, const Holders& holders) {
+  const auto [fewest, most] = std::minmax_element(
+      holders.begin(), holders.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (fewest->second.size() == most->second.size()) return status;
+  return BlameRank(std::move(status), fewest->second.front());
 }
 
 }  // namespace
@@ -210,11 +218,9 @@ absl::Status Agreement::Explain(Exchange exchange, uint64_t lines) const {
                            "... ", line.substr(line.size() - shown + std::min<size_t>(shown, 4)))),
                        kMoment));
   }
-  std::map<std::string, std::vector<int>> ranks_by_text;
-  for (size_t i = 0; i < said.size(); ++i)
-    ranks_by_text[std::string(Unpadded(said[i]))].push_back(static_cast<int>(i));
+  const Holders holders = HoldersOf(said);
   std::vector<std::string> held;
-  for (const auto& [text, ranks] : ranks_by_text)
+  for (const auto& [text, ranks] : holders)
     held.push_back(absl::StrCat(RankList(ranks), " ", ranks.size() == 1 ? "has" : "have", " \"",
                                 absl::CEscape(text), "\""));
   return BlameFewest(
@@ -222,7 +228,7 @@ absl::Status Agreement::Explain(Exchange exchange, uint64_t lines) const {
                      kRanksDisagree, PlaceOf(different - 1), ": ", absl::StrJoin(held, ", "),
                      "; run the same build with the same job on every host")),
                  "RANKS_DISAGREE"),
-      ranks_by_text);
+      holders);
 }
 
 }  // namespace tessera

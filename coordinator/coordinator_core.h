@@ -110,6 +110,9 @@ class CoordinatorCore {
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_incidents.cc
+  // Where the rank is, if `message` says so.
+  void HearPositionLocked(const RankId& rank, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Numbers it, keeps it with the job and tells watchers.
   void NoteLocked(JobEntry& job, v1::Incident incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes what ended the job's generation; blame.reason then says where stuck ranks are.

@@ -39,6 +39,14 @@ absl::StatusOr<v1::ListIncidentsResponse> Coordinator::ListIncidents(
   return response;
 }
 
+void CoordinatorCore::HearPositionLocked(const RankId& rank, const v1::AttendRequest& message) {
+  const v1::Position* position = nullptr;
+  if (message.has_heartbeat()) position = &message.heartbeat().position();
+  if (message.has_broken()) position = &message.broken().position();
+  JobEntry* job = position == nullptr ? nullptr : LiveLocked(rank.job);
+  if (job != nullptr) job->observer.Position(rank.rank, *position, members_.now());
+}
+
 void CoordinatorCore::NoteLocked(JobEntry& job, v1::Incident incident) {
   SetTimestamp(options_.clock->WallNow(), incident.mutable_time());
   incident.set_generation(job.lifecycle.proto().generation());

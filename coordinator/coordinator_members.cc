@@ -150,12 +150,9 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
+  if (rank.has_value()) HearPositionLocked(*rank, message);
   switch (message.message_case()) {
     case v1::AttendRequest::kHeartbeat:
-      if (JobEntry* job = rank.has_value() ? LiveLocked(rank->job) : nullptr; job != nullptr)
-        job->observer.Position(rank->rank, message.heartbeat().position(), members_.now());
-      return absl::OkStatus();
-    case v1::AttendRequest::kBroken:
       return absl::OkStatus();
     case v1::AttendRequest::kRankReady:
       if (host != nullptr) return Misplaced("rank_ready", "an agent");

@@ -114,7 +114,7 @@ TEST_F(JobObserverTest, SaysWhereALostRankWasButNotInTheReason) {
 }
 
 TEST_F(JobObserverTest, ALostHostHasNoRank) {
-  Blame blame{absl::StatusCode::kUnavailable, "host node-0 is lost: its agent is gone"};
+  Blame blame{absl::StatusCode::kUnavailable, "host node-0 is lost: its agent is gone", {}};
   const v1::Incident incident = observer_.Explain(blame, "", kStart);
   EXPECT_EQ(incident.kind(), v1::Incident::LOST);
   EXPECT_EQ(incident.ranks_size(), 0);

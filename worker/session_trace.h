@@ -36,6 +36,12 @@ class SessionTrace {
     if (position_ != nullptr) position_->Set(activity, unit, operation, what);
   }
 
+  // The rank has left its generation: what it says now is not of that any more.
+  void Rejoins() {
+    if (position_ != nullptr) position_->Thaw();
+    Does(v1::REJOINING, -1, v1::OPERATION_UNSPECIFIED);
+  }
+
   // A call of the Session, from its beginning to its end. Calls may contain others; the outermost
   // counts.
   class Call {

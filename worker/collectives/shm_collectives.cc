@@ -221,6 +221,7 @@ ShmCollectives::ShmCollectives(Options options)
       group_start_(options_.group.ranks.front() - options_.sync.first_rank),
       resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {
   sync_.record(sync_.index()).fingerprint.store(options_.fingerprint, std::memory_order_release);
+  if (options_.first_timeout > absl::ZeroDuration()) sync_.set_timeout(options_.first_timeout);
   if (options_.hosts != nullptr) options_.hosts->SetOnProgress([this] { sync_.Wake(); });
 }
 

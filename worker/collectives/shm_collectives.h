@@ -51,6 +51,9 @@ class ShmCollectives final : public Collectives {
     uint64_t fingerprint = 0;
     // Told where the rank waits. Outlives the collectives; may be null.
     PositionPublisher* position = nullptr;
+    // In place of sync.timeout until all ranks have met in an exchange: those that are started
+    // again take longer to come than others to wait. Zero: no other.
+    absl::Duration first_timeout = absl::ZeroDuration();
   };
 
   explicit ShmCollectives(Options options);

@@ -18,6 +18,7 @@ void Coordinator::Tick() {
     std::vector<JobEntry*> jobs;
     for (const auto& [id, job] : live_) jobs.push_back(job);
     for (JobEntry* job : jobs) {
+      CheckStragglersLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
       RecoverLocked(*job);

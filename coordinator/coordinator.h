@@ -48,6 +48,7 @@ class Coordinator : private CoordinatorCore {
   absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
   absl::StatusOr<v1::Job> DrainJob(const std::string& name);
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
+  absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const v1::ListIncidentsRequest& request);
 
   // Plans. Errors as in plan_service.proto.
   absl::StatusOr<v1::CreatePlanResponse> CreatePlan(const v1::CreatePlanRequest& request);

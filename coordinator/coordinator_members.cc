@@ -92,7 +92,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
-    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job->spec, join.program()));
     TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());
@@ -145,6 +145,7 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
+  if (rank.has_value()) HearPositionLocked(*rank, message);
   switch (message.message_case()) {
     case v1::AttendRequest::kHeartbeat:
       return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "coordinator/draft.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
+#include "coordinator/job_observer.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/recovery_policy.h"
 #include "coordinator/stats_store.h"
@@ -86,6 +87,7 @@ struct JobEntry {
   StepRate rate;
   int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
   std::optional<StatsStore> stats;  // of the present generation
+  JobObserver observer;
 };
 
 }  // namespace tessera

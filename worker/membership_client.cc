@@ -35,6 +35,11 @@ class GrpcMembershipClient : public MembershipClient {
     leaving_ = true;
   }
 
+  void SetPosition(std::shared_ptr<const PositionPublisher> position) override {
+    MutexLock lock(mutex_);
+    position_ = std::move(position);
+  }
+
   absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                         std::function<void(const absl::Status&)> on_end) override {
     if (attendance_ != nullptr) {
@@ -46,7 +51,8 @@ class GrpcMembershipClient : public MembershipClient {
     attendance_ = AttendClient::Start(
         {.coordinator = coordinator_}, request,
         {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
-         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
+         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); },
+         .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
   }
 
@@ -114,15 +120,30 @@ class GrpcMembershipClient : public MembershipClient {
                 });
   }
 
-  absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) override {
+  absl::Status AwaitStart(int64_t measured_bytes, int64_t step, absl::Duration timeout) override {
     if (attendance_ == nullptr) return absl::FailedPreconditionError("no rank was joined");
     v1::AttendRequest request;
     request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
+    request.mutable_rank_ready()->set_step(step);
     attendance_->Send(request);
     return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
   }
 
+  void Break(const absl::Status& status, std::optional<int> blamed_rank) override {
+    if (attendance_ == nullptr) return;
+    v1::AttendRequest request;
+    v1::Broken& broken = *request.mutable_broken();
+    broken.set_code(static_cast<int>(status.code()));
+    broken.set_message(std::string(status.message()));
+    if (blamed_rank.has_value()) broken.set_blamed_rank(*blamed_rank);
+    v1::Heartbeat here;
+    FillHeartbeat(here);
+    if (here.has_position()) *broken.mutable_position() = here.position();
+    attendance_->Send(request);
+  }
+
   bool Draining() const override { return draining_; }
+  bool Resizing() const override { return resizing_; }
 
   void Interrupt(const absl::Status& status) override {
     MutexLock lock(mutex_);
@@ -143,6 +164,11 @@ class GrpcMembershipClient : public MembershipClient {
     }
     // Half of the time, so that a coordinator that takes no reports may still take the Leave.
     reports_.Flush(deadline - timeout / 2);
+    if (!status.ok()) {
+      v1::AttendRequest last;
+      FillHeartbeat(*last.mutable_heartbeat());
+      attendance_->Send(last);
+    }
     v1::Leave leave;
     leave.set_code(static_cast<int>(status.code()));
     leave.set_message(std::string(status.message()));
@@ -152,14 +178,25 @@ class GrpcMembershipClient : public MembershipClient {
   }
 
  private:
+  void FillHeartbeat(v1::Heartbeat& heartbeat) {
+    std::shared_ptr<const PositionPublisher> position;
+    {
+      MutexLock lock(mutex_);
+      position = position_;
+    }
+    if (position != nullptr) *heartbeat.mutable_position() = position->Read();
+  }
+
   void OnResponse(const v1::AttendResponse& response) {
     if (response.has_end()) {
       const v1::EndGeneration& end = response.end();
       End(WithReason(absl::AbortedError(absl::StrCat("the job is ", v1::JobState_Name(end.state()),
                                                      ": ", end.reason())),
-                     "GENERATION_ENDED"));
+                     end.state() == v1::RECOVERING ? "GENERATION_ENDED" : "JOB_ENDED"));
       return;
     }
+    // A drain for good after one that was to resize is for good.
+    if (response.has_drain()) resizing_ = response.drain().resize() && (resizing_ || !draining_);
     if (response.has_drain()) draining_ = true;
     MutexLock lock(mutex_);
     welcomed_ = welcomed_ || response.has_welcome();
@@ -240,6 +277,7 @@ class GrpcMembershipClient : public MembershipClient {
   const std::unique_ptr<v1::MembershipService::Stub> stub_;
 
   std::atomic<bool> draining_ = false;
+  std::atomic<bool> resizing_ = false;
   Mutex mutex_;
   CondVar changed_;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -247,6 +285,7 @@ class GrpcMembershipClient : public MembershipClient {
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const PositionPublisher> position_ ABSL_GUARDED_BY(mutex_);
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

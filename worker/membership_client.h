@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tessera/v1/membership_service.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/position.h"
 
 namespace tessera {
 
@@ -28,9 +29,13 @@ class MembershipClient {
  public:
   virtual ~MembershipClient() = default;
 
+  // From now on heartbeats, and an error with which the rank leaves, say where `position` says that
+  // the rank is. Call before or after JoinRank.
+  virtual void SetPosition(std::shared_ptr<const PositionPublisher> /*position*/) {}
   // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at
   // most once, from another thread, when the coordinator ends the generation (ABORTED,
-  // GENERATION_ENDED) or stays away for longer than the lease (UNAVAILABLE). Errors: as
+  // GENERATION_ENDED where the job recovers, else JOB_ENDED) or stays away for longer than the lease
+  // (UNAVAILABLE). Errors: as
   // MembershipService.Attend; DEADLINE_EXCEEDED after `timeout`.
   virtual absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                                 std::function<void(const absl::Status&)> on_end) = 0;
@@ -54,11 +59,16 @@ class MembershipClient {
                                         absl::Duration /*timeout*/) {
     return absl::UnimplementedError("this line to a coordinator is not for building models");
   }
-  // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
-  // DEADLINE_EXCEEDED.
-  virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
+  // Says that this rank is ready to go on after `step` and returns when every rank is. ABORTED: the
+  // generation ended. DEADLINE_EXCEEDED.
+  virtual absl::Status AwaitStart(int64_t measured_bytes, int64_t step, absl::Duration timeout) = 0;
+  // This rank can go no further in its generation, has left its collectives and waits for the next
+  // one. Never waits.
+  virtual void Break(const absl::Status& /*status*/, std::optional<int> /*blamed_rank*/) {}
   // The coordinator wants the job to stop after the step that is computed now (Drain). Any thread.
   virtual bool Draining() const { return false; }
+  // And then to go on with another world size (Drain.resize).
+  virtual bool Resizing() const { return false; }
   // Ends everything above that waits, now and later, with `status`: the caller knows that
   // there is nothing to wait for. Any thread.
   virtual void Interrupt(const absl::Status& status) = 0;

@@ -178,13 +178,13 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
                       job.spec->device() != "cuda";
   if (!recovery.recovers) recovery.in_place = false;
   const int world_size = planned->world_size();
+  std::string resized;
   if (world_size != job.planned->world_size()) {
-    const std::string change =
-        absl::StrCat(" with ", world_size, " workers instead of ", job.planned->world_size());
     const v1::Job& now = job.lifecycle.proto();
-    job.lifecycle.SetReason(recovery.growing
-                                ? absl::StrCat("goes on after step ", now.step(), change)
-                                : absl::StrCat(now.reason(), "; goes on", change));
+    resized =
+        absl::StrCat("goes on", recovery.growing ? absl::StrCat(" after step ", now.step()) : "",
+                     " with ", world_size, " workers instead of ", job.planned->world_size());
+    job.lifecycle.SetReason(recovery.growing ? resized : absl::StrCat(now.reason(), "; ", resized));
   }
   job.planned = std::move(planned);
   const int64_t generation =
@@ -210,6 +210,12 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
   job.all_joined = false;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
   job.lifecycle.SetGeneration(generation, world_size);
+  if (!resized.empty()) {
+    v1::Incident incident;
+    incident.set_kind(v1::Incident::RESIZED);
+    incident.set_message(absl::StrCat("the job ", resized));
+    NoteLocked(job, std::move(incident));
+  }
   SendFormLocked(job);
 }
 

@@ -100,7 +100,7 @@ void CoordinatorCore::ResizeLocked(JobEntry& job) {
                                           " to go on with more workers");
   if (!job.lifecycle.Recover(reason, /*lost=*/false).ok()) return;
   job.recovery.in_place = false;
-  job.recovery.not_before = job.recovery.lost_at = members_.now();
+  job.recovery.not_before = members_.now();
   EndGenerationLocked(job, {});
   job.recovery.growing = true;
   ChangedLocked(job);

@@ -200,12 +200,12 @@ absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
     const v1::JobState state = job->lifecycle.state();
     const bool runs = state == v1::RUNNING || state == v1::RECOVERING;
     if (runs && !job->lifecycle.proto().draining()) {
-      // One that recovers is drained once it runs again; nobody attends until then.
+      // One that recovers is drained once it runs again.
       TESSERA_RETURN_IF_ERROR(job->lifecycle.Drain());
       v1::AttendResponse message;
       message.mutable_drain();
       for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
-        SendLocked(rank.id, message);
+        if (state == v1::RUNNING) SendLocked(rank.id, message);
       }
       ChangedLocked(*job);
     } else if (!runs &&

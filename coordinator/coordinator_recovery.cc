@@ -48,11 +48,11 @@ void CoordinatorCore::LoseLocked(JobEntry& job, Blame blame) {
       end.has_value()) {
     return FailLocked(job, *end);
   }
+  std::set<int> restart =
+      RanksToRestart(job, *members_.FindGeneration(lost.name()), blame, members_.now());
   if (!job.lifecycle.Recover(blame.reason, /*lost=*/true).ok()) return;
   job.recovery.not_before = members_.now() + job.recovery.back_off.Lost(lost.step());
-  job.recovery.lost_at = members_.now();
-  const Generation& generation = *members_.FindGeneration(lost.name());
-  EndGenerationLocked(job, RanksToRestart(job, generation, blame, members_.now()));
+  EndGenerationLocked(job, std::move(restart));
   ChangedLocked(job);
   RecoverLocked(job);
 }
@@ -169,9 +169,10 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
                                      std::shared_ptr<const PlannedJob> planned) {
   const std::string name = job.lifecycle.proto().name();
   Recovery& recovery = job.recovery;
-  // One went while the layout was made: they are chosen again with the next tick.
-  for (const MemberId host : choice.hosts) {
-    if (members_.FindHost(host) == nullptr) return;
+  // One went, or was given away, while the layout was made: they are chosen again at the next tick.
+  for (const MemberId id : choice.hosts) {
+    const HostMember* host = members_.FindHost(id);
+    if (host == nullptr || (!host->job.empty() && host->job != name)) return;
   }
   const std::vector<Generation::Host> before = members_.FindGeneration(name)->hosts;
   recovery.recovers = recovery.in_place && choice.same_hosts && planned == job.planned &&

@@ -386,11 +386,12 @@ TEST_F(CoordinatorRecoveryTest, CancelledWhileItRecovers) {
 TEST_F(CoordinatorRecoveryTest, DrainedWhileItRecoversItStopsOnceItRuns) {
   Start(2);
   Kill(1, 1);
+  JoinAll(2, 2);
   const auto drained = coordinator_.DrainJob("gpt");
   ASSERT_TRUE(drained.ok());
   EXPECT_EQ(drained->state(), v1::RECOVERING);
   EXPECT_TRUE(drained->draining());
-  JoinAll(2, 2);
+  EXPECT_EQ(ranks_[0].sink->drains, 0);
   AllReady(8);
   for (const Member& rank : ranks_) EXPECT_EQ(rank.sink->drains, 1);
   ASSERT_TRUE(Report(2, 0, 9).ok());

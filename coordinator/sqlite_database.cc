@@ -59,7 +59,10 @@ absl::Status SqliteDatabase::Damaged(absl::string_view how) const {
 
 absl::Status SqliteDatabase::Error() const {
   const int code = sqlite3_extended_errcode(database_);
-  const int system_error = sqlite3_system_errno(database_);
+  // SQLite does not always keep it. Whatever failed is the last thing that did.
+  const int last = errno;
+  const int kept = sqlite3_system_errno(database_);
+  const int system_error = kept != 0 ? kept : last;
   std::string what = sqlite3_errmsg(database_);
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
@@ -88,6 +91,7 @@ absl::Status SqliteDatabase::Error() const {
 }
 
 absl::Status SqliteDatabase::Run(const std::string& sql) {
+  errno = 0;
   if (sqlite3_exec(database_, sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) return Error();
   return absl::OkStatus();
 }
@@ -124,6 +128,7 @@ void SqliteStatement::Bind(int index, const google::protobuf::MessageLite& value
 
 absl::StatusOr<bool> SqliteStatement::Next() {
   if (statement_ == nullptr) return database_.Error();
+  errno = 0;
   const int code = sqlite3_step(statement_);
   if (code == SQLITE_ROW) return true;
   if (code == SQLITE_DONE) return false;

@@ -188,18 +188,22 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   ChangedLocked(job);
+  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
+    SendFormToLocked(job, host);
+}
+
+void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
   std::vector<std::string> names;
-  for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
-  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
-    const auto sink = sinks_.find(generation.hosts[host].id);
-    if (sink == sinks_.end()) continue;
-    LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-                 number = generation.number, host, names] {
-      v1::AttendResponse message;
-      *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-      sink->Send(std::move(message));
-    });
-  }
+  for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
+  LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
+               number = generation.number, host, names] {
+    v1::AttendResponse message;
+    *message.mutable_form_host() = planned->Form(*spec, number, host, names);
+    sink->Send(std::move(message));
+  });
 }
 
 void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {

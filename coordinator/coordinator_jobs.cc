@@ -83,13 +83,14 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   }
   lifecycle.SetReason(WhatIsAwaited(spec));
 
-  v1::Job created;
+  MutexLock creating(create_mutex_);
+  std::unique_ptr<JobEntry> job;
+  StateChange change;
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(auto known, CheckNewLocked(name, request.request_id()));
     if (known.has_value()) return *std::move(known);
-    EraseLocked(name);
-    auto job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
+    job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
     job->id = ++last_job_id_;
     // With the time, so that it differs from those of another coordinator's jobs as well.
     job->events = std::make_shared<EventLog>(
@@ -99,6 +100,14 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     job->deadline = members_.now() + ToDuration(spec.timeouts().form());
     job->spec = std::make_shared<const v1::JobSpec>(std::move(spec));
     job->planned = std::move(planned);
+    change = CreationLocked(*job);
+  }
+  TESSERA_RETURN_IF_ERROR(Annotate(writer_.WriteWith(change),
+                                   absl::StrCat("job ", name, " is not created: it cannot be kept")));
+  v1::Job created;
+  {
+    MutexLock lock(mutex_);
+    EraseLocked(name);
     if (!job->request_id.empty()) names_by_request_[job->request_id] = name;
     JobEntry& entry = *job;
     live_[job->id] = &entry;
@@ -114,6 +123,9 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
 void CoordinatorCore::EraseLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return;
+  StateChange change;
+  change.erased_jobs.insert(found->second->id);
+  writer_.Add(std::move(change));
   names_by_request_.erase(found->second->request_id);
   members_.Forget(name);
   ended_.erase(std::remove(ended_.begin(), ended_.end(), name), ended_.end());
@@ -123,7 +135,8 @@ void CoordinatorCore::EraseLocked(const std::string& name) {
 void CoordinatorCore::ChangedLocked(JobEntry& job) {
   v1::WatchJobResponse event;
   *event.mutable_job() = job.lifecycle.proto();
-  job.events->Append(std::move(event));
+  KeepEventLocked(job, std::move(event));
+  KeepJobLocked(job);
   if (job.lifecycle.ended()) job.events->Close();
   LaterLocked([events = job.events] { events->Wake(); });
 }
@@ -173,23 +186,30 @@ absl::StatusOr<std::shared_ptr<EventLog>> Coordinator::WatchJob(const std::strin
   return job->events;
 }
 
-absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const std::string& reason) {
+absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const std::string& reason,
+                                               const std::string& request_id) {
   v1::Job cancelled;
   {
     MutexLock lock(mutex_);
+    TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("cancel", name, request_id));
+    if (known.has_value()) return *known;
     TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
     CancelLocked(*job, absl::StatusCode::kCancelled,
                  reason.empty() ? "cancelled on request" : reason);
     cancelled = job->lifecycle.proto();
+    KeepAnswerLocked("cancel", request_id, cancelled);
   }
   Flush();
-  return cancelled;
+  return Acknowledge(cancelled);
 }
 
-absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
+absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name,
+                                              const std::string& request_id) {
   v1::Job drained;
   {
     MutexLock lock(mutex_);
+    TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("drain", name, request_id));
+    if (known.has_value()) return *known;
     TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
     if (job->lifecycle.ended() && !job->lifecycle.drained()) {
       return absl::FailedPreconditionError(
@@ -209,9 +229,10 @@ absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
       EndedLocked(*job);
     }
     drained = job->lifecycle.proto();
+    KeepAnswerLocked("drain", request_id, drained);
   }
   Flush();
-  return drained;
+  return Acknowledge(drained);
 }
 
 }  // namespace tessera

@@ -156,6 +156,12 @@ class SqliteStateStore : public StateStore {
       put.Bind(7, job.events_id);
       TESSERA_RETURN_IF_ERROR(put.Run());
     }
+    SqliteStatement progress(*database_, "UPDATE jobs SET job = ? WHERE id = ?");
+    for (const auto& [id, job] : change.progress) {
+      progress.Bind(1, job);
+      progress.Bind(2, id);
+      TESSERA_RETURN_IF_ERROR(progress.Run());
+    }
     TESSERA_RETURN_IF_ERROR(WriteOfJobs(change));
     TESSERA_RETURN_IF_ERROR(WriteRequests(change));
     SqliteStatement last(*database_, "REPLACE INTO generations VALUES (?, ?)");

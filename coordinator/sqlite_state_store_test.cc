@@ -118,6 +118,15 @@ TEST_F(SqliteStateStoreTest, ReplacesAndErases) {
   EXPECT_EQ(state.members.at(1).at(0).incarnation(), "new");
   EXPECT_TRUE(state.requests.empty());
 
+  StateChange progress;
+  progress.progress[1].set_step(14);
+  progress.progress[2].set_step(14);  // there is no such job
+  ASSERT_TRUE(store->Commit(progress).ok());
+  state = *store->Load();
+  EXPECT_EQ(state.jobs.at(1).job.step(), 14);
+  EXPECT_EQ(state.jobs.at(1).spec.steps(), 600);
+  EXPECT_EQ(state.jobs.count(2), 0u);
+
   StateChange erase;
   erase.erased_jobs = {1};
   ASSERT_TRUE(store->Commit(erase).ok());

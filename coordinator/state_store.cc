@@ -19,14 +19,21 @@ void DropOldest(StoredEvents* events) {
 }  // namespace
 
 bool StateChange::empty() const {
-  return jobs.empty() && erased_jobs.empty() && new_generations.empty() && members.empty() &&
+  return jobs.empty() && progress.empty() && erased_jobs.empty() && new_generations.empty() && members.empty() &&
          events.empty() && stats.empty() && requests.empty() && erased_requests.empty() &&
          last_generations.empty() && last_job_id == 0;
 }
 
 void MergeChange(StateChange newer, StateChange* into) {
   into->durable = into->durable || newer.durable;
-  for (auto& [id, job] : newer.jobs) into->jobs[id] = std::move(job);
+  for (auto& [id, job] : newer.jobs) {
+    into->jobs[id] = std::move(job);
+    into->progress.erase(id);
+  }
+  for (auto& [id, job] : newer.progress) {
+    const auto whole = into->jobs.find(id);
+    (whole == into->jobs.end() ? into->progress[id] : whole->second.job) = std::move(job);
+  }
   for (const int64_t id : newer.new_generations) {
     into->new_generations.insert(id);
     into->members.erase(id);
@@ -51,6 +58,7 @@ void MergeChange(StateChange newer, StateChange* into) {
   for (const int64_t id : newer.erased_jobs) {
     into->erased_jobs.insert(id);
     into->jobs.erase(id);
+    into->progress.erase(id);
     into->new_generations.erase(id);
     into->members.erase(id);
     into->events.erase(id);
@@ -60,6 +68,10 @@ void MergeChange(StateChange newer, StateChange* into) {
 
 void ApplyChange(const StateChange& change, StoredState* state) {
   for (const auto& [id, job] : change.jobs) state->jobs[id] = job;
+  for (const auto& [id, job] : change.progress) {
+    const auto whole = state->jobs.find(id);
+    if (whole != state->jobs.end()) whole->second.job = job;
+  }
   for (const int64_t id : change.new_generations) state->members.erase(id);
   for (const auto& [id, members] : change.members) {
     for (const auto& [index, member] : members) state->members[id][index] = member;

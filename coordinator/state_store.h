@@ -54,6 +54,7 @@ struct StateChange {
   // False: what is written survives the end of the process, but may go with the machine's.
   bool durable = false;
   std::map<int64_t, StoredJob> jobs;  // by id
+  std::map<int64_t, v1::Job> progress;  // of jobs that are there, without the rest of them
   // Ids; of jobs, after what is put.
   std::set<int64_t> erased_jobs;
   // Jobs whose earlier members are of an earlier generation: they go first.

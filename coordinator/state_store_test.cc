@@ -30,9 +30,11 @@ TEST(StateStoreTest, MergedChangesDoWhatTheTwoDoOneAfterTheOther) {
   first.requests["r"].method = "drain";
   first.last_generations["a"] = 1;
   first.last_job_id = 2;
+  first.progress[9].set_step(1);  // there is no such job
   StateChange second;
   second.durable = true;
   second.jobs[1] = Job(1, "a", 6);
+  second.progress[1].set_step(7);
   second.new_generations = {1};
   second.members[1][0] = Named("new");
   second.erased_jobs = {2};
@@ -50,7 +52,7 @@ TEST(StateStoreTest, MergedChangesDoWhatTheTwoDoOneAfterTheOther) {
   EXPECT_TRUE(merged.durable);
   for (const StoredState* state : {&apart, &together}) {
     ASSERT_EQ(state->jobs.size(), 1u);
-    EXPECT_EQ(state->jobs.at(1).job.step(), 6);
+    EXPECT_EQ(state->jobs.at(1).job.step(), 7);
     ASSERT_EQ(state->members.at(1).size(), 1u);
     EXPECT_EQ(state->members.at(1).at(0).incarnation(), "new");
     EXPECT_EQ(state->events.count(2), 0u);

@@ -173,7 +173,8 @@ TEST_F(MembershipClientTest, ANextCoordinatorThatRefusesTheRankEndsIt) {
   ASSERT_TRUE(Join().ok());
   service_.Kill();
   FakeMembershipService next(service_.address());
-  next.RefuseJoins(absl::NotFoundError("there is no job job"));
+  next.AwaitRequest([](auto& r) { return r.has_join_rank(); });
+  next.FinishStreams(absl::NotFoundError("there is no job job"));
   const absl::Status end = end_.get_future().get();
   EXPECT_EQ(end.code(), absl::StatusCode::kNotFound) << end;
 }
@@ -205,15 +206,14 @@ TEST_F(MembershipClientTest, ACallIsMadeAgainAtTheNextCoordinator) {
   ASSERT_TRUE(Join().ok());
   service_.Kill();
   std::thread caller([this] {
-    const absl::StatusOr<PlannedUnits> units = client_->ListUnits("job", 1, kLong);
-    EXPECT_TRUE(units.ok()) << units.status();
+    v1::PublishCommunicatorIdsRequest ids;
+    ids.set_group(4);
+    EXPECT_TRUE(client_->PublishCommunicatorIds(ids, kLong).ok());
   });
   FakeMembershipService next(service_.address());
-  v1::ListUnitsResponse page;
-  page.add_units()->set_fqn("a");
-  page.add_layouts();
-  next.SetUnitPages({page});
   caller.join();
+  ASSERT_EQ(next.publications().size(), 1u);
+  EXPECT_EQ(next.publications()[0].group(), 4);
 }
 
 TEST_F(MembershipClientTest, AStreamThatTheCoordinatorEndsKeepsItsCode) {

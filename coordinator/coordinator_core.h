@@ -57,6 +57,8 @@ class CoordinatorCore {
   absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
                                                         const std::string& request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the store is to have before the job is there, in place of an ended one of its name.
+  StateChange CreationLocked(const JobEntry& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)

@@ -102,8 +102,8 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     job->planned = std::move(planned);
     change = CreationLocked(*job);
   }
-  TESSERA_RETURN_IF_ERROR(Annotate(writer_.WriteWith(change),
-                                   absl::StrCat("job ", name, " is not created: it cannot be kept")));
+  TESSERA_RETURN_IF_ERROR(Annotate(
+      writer_.WriteWith(change), absl::StrCat("job ", name, " is not created: it cannot be kept")));
   v1::Job created;
   {
     MutexLock lock(mutex_);

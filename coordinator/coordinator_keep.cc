@@ -48,7 +48,32 @@ StoredMembers KeptHosts(const Generation& generation) {
   return hosts;
 }
 
+StoredJob StoredOf(const JobEntry& job) {
+  StoredJob stored;
+  stored.id = job.id;
+  stored.request_id = job.request_id;
+  stored.job = job.lifecycle.proto();
+  stored.spec = *job.spec;
+  stored.events_id = job.events->id();
+  if (job.planned != nullptr) {
+    stored.plan_fingerprint = job.planned->planned().plan.plan_fingerprint();
+    stored.layout_fingerprint = job.planned->planned().layout.layout_fingerprint();
+  }
+  return stored;
+}
+
 }  // namespace
+
+StateChange CoordinatorCore::CreationLocked(const JobEntry& job) const {
+  StateChange change;
+  if (!writer_.keeps()) return change;
+  change.durable = true;
+  change.jobs[job.id] = StoredOf(job);
+  change.last_job_id = job.id;
+  const auto before = jobs_.find(job.lifecycle.proto().name());
+  if (before != jobs_.end()) change.erased_jobs.insert(before->second->id);
+  return change;
+}
 
 void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   if (!writer_.keeps()) return;
@@ -56,17 +81,8 @@ void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   StateChange change;
   change.durable = true;
   change.last_job_id = last_job_id_;
-  StoredJob& stored = change.jobs[job.id];
-  stored.id = job.id;
-  stored.request_id = job.request_id;
-  stored.job = state;
-  stored.spec = *job.spec;
-  stored.events_id = job.events->id();
+  change.jobs[job.id] = StoredOf(job);
   job.kept.step = state.step();
-  if (job.planned != nullptr) {
-    stored.plan_fingerprint = job.planned->planned().plan.plan_fingerprint();
-    stored.layout_fingerprint = job.planned->planned().layout.layout_fingerprint();
-  }
   const Generation* generation = members_.FindGeneration(state.name());
   if (generation != nullptr && generation->number != job.kept.generation) {
     job.kept.generation = generation->number;
@@ -149,10 +165,11 @@ void CoordinatorCore::KeepAnswerLocked(const std::string& method, const std::str
 }
 
 absl::StatusOr<v1::Job> CoordinatorCore::Acknowledge(const v1::Job& job) {
-  TESSERA_RETURN_IF_ERROR(Annotate(
-      writer_.Write(), absl::StrCat("job ", job.name(), " is ", v1::JobState_Name(job.state()),
-                                    job.draining() ? " and draining" : "",
-                                    ", but a coordinator that is started again would not know it")));
+  TESSERA_RETURN_IF_ERROR(
+      Annotate(writer_.Write(),
+               absl::StrCat("job ", job.name(), " is ", v1::JobState_Name(job.state()),
+                            job.draining() ? " and draining" : "",
+                            ", but a coordinator that is started again would not know it")));
   return job;
 }
 

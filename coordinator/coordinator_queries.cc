@@ -107,7 +107,7 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
     worker->set_host_name(generation->HostOf(rank).name);
     worker->set_pid(member.pid);
     worker->set_incarnation(member.incarnation);
-    worker->set_state(StateName(member.state));
+    worker->set_state(member.away ? "AWAY" : StateName(member.state));
   }
   return response;
 }

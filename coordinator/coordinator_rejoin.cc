@@ -59,9 +59,9 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
   }
   if (place < 0 || (serves && join.generation() > generation->number)) {
     if (!serves) return std::optional<MemberId>();
-    return TellEndLocked(std::move(sink), v1::FAILED,
-                         absl::StrCat(IsOver(join.generation()), ": job ", serving,
-                                      " goes on without this host"));
+    return TellEndLocked(
+        std::move(sink), v1::FAILED,
+        absl::StrCat(IsOver(join.generation()), ": job ", serving, " goes on without this host"));
   }
   if (const MemberId before = generation->hosts[place].id; before != 0) {
     CloseLocked(before, absl::UnavailableError("the host has joined again"));
@@ -78,8 +78,7 @@ absl::StatusOr<MemberId> CoordinatorCore::RejoinRankLocked(const v1::JoinRank& j
                                                            std::shared_ptr<MemberSink> sink) {
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(join.job()));
   const v1::Job& state = job->lifecycle.proto();
-  if (job->lifecycle.ended())
-    return TellEndLocked(std::move(sink), state.state(), state.reason());
+  if (job->lifecycle.ended()) return TellEndLocked(std::move(sink), state.state(), state.reason());
   if (!members_.CheckGeneration(join.job(), join.generation()).ok())
     return TellEndLocked(std::move(sink), v1::RECOVERING, IsOver(join.generation()));
   const Generation& generation = *members_.FindGeneration(join.job());

@@ -1,5 +1,6 @@
 // Taking up the jobs of an earlier process of the coordinator.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,14 +43,6 @@ absl::StatusOr<std::shared_ptr<const PlannedJob>> PlanAgain(const StoredJob& sto
       "): start the version that it was started with, or a new job from its checkpoint"));
 }
 
-v1::Job Ended(const StoredJob& stored, const std::map<std::string, int64_t>& last_generations) {
-  v1::Job job = stored.job;
-  const auto last = last_generations.find(job.name());
-  if (last != last_generations.end())
-    job.set_generation(std::max<int32_t>(job.generation(), static_cast<int32_t>(last->second)));
-  return job;
-}
-
 }  // namespace
 
 absl::Status Coordinator::Restore() {
@@ -63,11 +56,11 @@ absl::Status Coordinator::Restore() {
     for (const auto& [name, last] : state.last_generations) members_.SetLastGeneration(name, last);
     for (const auto& [id, request] : state.requests) answered_.Add(id, request);
     for (const auto& [id, job] : state.jobs) RestoreJobLocked(state, job, plans.at(id));
-    std::sort(ended_.begin(), ended_.end(), [this](const std::string& a, const std::string& b) {
-      mutex_.AssertHeld();
-      return FromTimestamp(jobs_.at(a)->lifecycle.proto().end_time()) <
-             FromTimestamp(jobs_.at(b)->lifecycle.proto().end_time());
-    });
+    std::multimap<absl::Time, std::string> by_end;
+    for (const std::string& name : ended_)
+      by_end.emplace(FromTimestamp(jobs_.at(name)->lifecycle.proto().end_time()), name);
+    ended_.clear();
+    for (const auto& [end, name] : by_end) ended_.push_back(name);
     if (!jobs_.empty()) {
       LogInfo(absl::StrCat("took up ", live_.size(), " live and ", ended_.size(), " ended jobs"));
     }
@@ -79,7 +72,7 @@ absl::Status Coordinator::Restore() {
 void CoordinatorCore::RestoreJobLocked(const StoredState& state, const StoredJob& stored,
                                        absl::StatusOr<std::shared_ptr<const PlannedJob>> planned) {
   const std::string& name = stored.job.name();
-  auto owned = std::make_unique<JobEntry>(JobLifecycle(Ended(stored, {})), options_.verdict);
+  auto owned = std::make_unique<JobEntry>(JobLifecycle(stored.job), options_.verdict);
   JobEntry& job = *owned;
   job.id = stored.id;
   job.request_id = stored.request_id;
@@ -148,8 +141,7 @@ void CoordinatorCore::RestoreGenerationLocked(JobEntry& job, const StoredMembers
     return;
   }
   job.reserved = true;
-  job.rejoin_by =
-      members_.now() + std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
+  job.rejoin_by = members_.now() + std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
   BeginRendezvousLocked(job, state.generation());
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   job.rate.Add(state.step(), options_.clock->Now());
@@ -159,14 +151,14 @@ void CoordinatorCore::CheckAwayLocked(JobEntry& job) {
   if (members_.now() < job.rejoin_by || job.lifecycle.ended()) return;
   job.rejoin_by = absl::InfiniteFuture();
   const std::string& name = job.lifecycle.proto().name();
-  const absl::Duration waited =
-      std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
+  const absl::Duration waited = std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
   const std::string what = absl::StrCat("did not come back within ", absl::FormatDuration(waited),
                                         " after the coordinator was started again");
   const Generation* generation = members_.FindGeneration(name);
   if (generation == nullptr || !generation->live) return;
   for (const Generation::Host& host : generation->hosts) {
-    if (host.away) job.verdict.HostLost(host.name, absl::StrCat("its agent ", what), members_.now());
+    if (host.away)
+      job.verdict.HostLost(host.name, absl::StrCat("its agent ", what), members_.now());
   }
   for (int rank = 0; rank < static_cast<int>(generation->ranks.size()); ++rank) {
     if (!generation->ranks[rank].away || generation->HostOf(rank).away) continue;

@@ -54,10 +54,11 @@ class GrpcMembershipClient : public MembershipClient {
         AttendClient::Options{.coordinator = coordinator_},
         SteadyAttendance::Handlers{
             .opening = [this](bool again) { return Opening(again); },
-            .on_response = [this](const v1::AttendResponse& response) {
-              OnResponse(response);
-              return !response.has_end();
-            },
+            .on_response =
+                [this](const v1::AttendResponse& response) {
+                  OnResponse(response);
+                  return !response.has_end();
+                },
             .on_away = [this](const absl::Status& status) { OnAway(WhyGone(status)); },
             .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");

@@ -39,8 +39,6 @@ class SteadyAttendance::Impl {
  public:
   Impl(AttendClient::Options options, Handlers handlers)
       : options_(std::move(options)), handlers_(std::move(handlers)) {
-    // A coordinator that is not there is waited for by the stream itself.
-    options_.wait_for_ready = true;
     thread_ = std::jthread([this] { Run(); });
     pthread_setname_np(thread_.native_handle(), "attendance");
   }
@@ -128,8 +126,11 @@ class SteadyAttendance::Impl {
       ended_.reset();
     }
     const std::vector<v1::AttendRequest> opening = handlers_.opening(again);
+    AttendClient::Options options = options_;
+    // A coordinator that is not there is then waited for by the stream itself.
+    options.wait_for_ready = options.wait_for_ready || again;
     std::unique_ptr<AttendClient> stream = AttendClient::Start(
-        options_, opening.front(),
+        options, opening.front(),
         {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
          .on_done = [this](const absl::Status& status) { OnStreamDone(status); }});
     for (size_t i = 1; i < opening.size(); ++i) stream->Send(opening[i]);
@@ -182,7 +183,7 @@ class SteadyAttendance::Impl {
     changed_.NotifyAll();
   }
 
-  AttendClient::Options options_;
+  const AttendClient::Options options_;
   const Handlers handlers_;
 
   Mutex mutex_;

@@ -147,12 +147,26 @@ class Agent::Impl {
       LogInfo("joined");
     } else if (response.has_form_host()) {
       Form(response.form_host());
+    } else if (response.has_end() && response.end().state() == v1::RECOVERING) {
+      Await(response.end());
     } else if (response.has_end() && !end_.has_value()) {
       end_ = response.end();
       LogInfo(absl::StrCat("the job is ", v1::JobState_Name(end_->state()),
                            end_->reason().empty() ? "" : ": ", end_->reason()));
       KillIn(options_.end_grace);
     }
+  }
+
+  // The generation is over and the job is not: what was held against this one's ranks is settled.
+  void Await(const v1::EndGeneration& end) {
+    LogInfo(absl::StrCat("the job recovers: ", end.reason()));
+    recovering_ = true;
+    ForgetGeneration();
+  }
+
+  void ForgetGeneration() {
+    blame_.reset();
+    kill_by_ = answer_by_ = absl::InfiniteFuture();
   }
 
   void HandleStreamEnd(const absl::Status& status) {
@@ -171,32 +185,39 @@ class Agent::Impl {
   void Form(const v1::FormHost& form) {
     // Nothing is started for a coordinator that asks twice, or too late.
     if (end_.has_value() || stops_ > 0) return;
-    if (workers_ != nullptr) {
-      if (!workers_->draft()) return;
-      const absl::Status completed = workers_->Complete(form);
-      if (completed.ok()) return;
-      LogError(completed.message());
-      give_up_ = completed;
+    if (workers_ != nullptr && form.generation() <= workers_->generation() && !workers_->draft())
+      return;
+    const absl::Status formed = FormWorkers(form);
+    if (!formed.ok()) {
+      // Whoever tells it says of which host it is: this process's log and the coordinator.
+      LogError(formed.message());
+      give_up_ = formed;
       // Before any worker ends, so that the coordinator hears the reason first.
-      Leave(completed);
+      if (workers_ != nullptr) Leave(formed);
       return;
     }
+    formed_ = true;
+    recovering_ = false;
+    ForgetGeneration();
+  }
+
+  absl::Status FormWorkers(const v1::FormHost& form) {
+    if (workers_ != nullptr && workers_->draft() && !form.recover() &&
+        form.generation() == workers_->generation())
+      return workers_->Complete(form);
     LogInfo(absl::StrCat(
-        "starting ", form.assignments_size(), " workers for job ", form.job(),
+        form.recover() ? "recovering " : "starting ", form.assignments_size(), " workers for job ",
+        form.job(),
         form.host_names_size() < 2
             ? ""
             : absl::StrCat(" as host ", form.host() + 1, " of ", form.host_names_size()),
         form.draft() ? ", which build its model" : "", options_.attached ? ": " : "",
         options_.attached ? absl::StrJoin(options_.program, " ") : ""));
-    absl::StatusOr<std::unique_ptr<HostWorkers>> started = StartWorkers(form);
-    if (started.ok()) {
-      workers_ = *std::move(started);
-      formed_ = true;
-      return;
-    }
-    // Whoever tells it says of which host it is: this process's log and the coordinator.
-    give_up_ = started.status();
-    LogError(give_up_->message());
+    if (form.recover() && workers_ != nullptr) return workers_->Recover(form, options_.program);
+    // Those of an earlier generation, their processes and files: there is room for one job.
+    workers_.reset();
+    TESSERA_ASSIGN_OR_RETURN(workers_, StartWorkers(form));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<HostWorkers>> StartWorkers(const v1::FormHost& form) const {
@@ -235,7 +256,8 @@ class Agent::Impl {
       if (!ended.status.ok() && !ended.told_to && !end_.has_value()) LogError(what);
       if (!ended.status.ok() && !blame_.has_value()) {
         blame_ = Blame{.rank = ended.rank, .what = what};
-        KillIn(options_.failure_grace);
+        // Where the job can recover the others wait for the coordinator's word.
+        if (!workers_->recovers()) KillIn(options_.failure_grace);
       }
       v1::AttendRequest request;
       request.mutable_worker_exited()->set_rank(ended.rank);
@@ -245,7 +267,7 @@ class Agent::Impl {
     }
     if (any_before && workers_->all_ended()) {
       kill_by_ = absl::InfiniteFuture();
-      answer_by_ = Clock::Real()->Now() + options_.coordinator_grace;
+      if (!recovering_) answer_by_ = Clock::Real()->Now() + options_.coordinator_grace;
     }
   }
 
@@ -327,6 +349,7 @@ class Agent::Impl {
   int stops_ = 0;  // how often it was told to
   bool left_ = false;
   bool formed_ = false;
+  bool recovering_ = false;  // since the coordinator's EndGeneration, until it forms anew
 
   // Last: its handlers use events_.
   std::unique_ptr<AttendClient> attendance_;

@@ -8,8 +8,9 @@
 //
 // Run lives through one job: join, wait for FormHost, make the memory files, start exactly the
 // ranks that it names, give each its handoff (worker/agent_socket.h), report each that ends, and
-// finish when the coordinator ends the generation. It never leaves a child behind, and no end of
-// another process makes it wait without a deadline.
+// finish when the coordinator ends the job. Where the job recovers (EndGeneration of RECOVERING) it
+// keeps the files and the processes that live, and waits for the next FormHost. It never leaves a
+// child behind, and no end of another process makes it wait without a deadline.
 //
 // Thread-safety: one thread calls.
 #ifndef TESSERA_WORKER_AGENT_H_

@@ -128,19 +128,36 @@ class GrpcMembershipClient : public MembershipClient {
                 });
   }
 
-  absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) override {
+  absl::Status AwaitStart(int64_t measured_bytes, int64_t step, absl::Duration timeout) override {
     if (attendance_ == nullptr) return absl::FailedPreconditionError("no rank was joined");
     v1::AttendRequest request;
     request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
+    request.mutable_rank_ready()->set_step(step);
     SetState([&](v1::JoinRank& state) {
       state.set_ready(true);
+      state.set_step(step);
       state.set_measured_bytes(measured_bytes);
     });
     attendance_->Send(request);
     return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
   }
 
+  void Break(const absl::Status& status, std::optional<int> blamed_rank) override {
+    if (attendance_ == nullptr) return;
+    v1::AttendRequest request;
+    v1::Broken& broken = *request.mutable_broken();
+    broken.set_code(static_cast<int>(status.code()));
+    broken.set_message(std::string(status.message()));
+    if (blamed_rank.has_value()) broken.set_blamed_rank(*blamed_rank);
+    {
+      MutexLock lock(mutex_);
+      broken_ = request;
+    }
+    attendance_->Send(request);
+  }
+
   bool Draining() const override { return draining_; }
+  bool Resizing() const override { return resizing_; }
 
   void Interrupt(const absl::Status& status) override {
     MutexLock lock(mutex_);
@@ -190,7 +207,9 @@ class GrpcMembershipClient : public MembershipClient {
     v1::AttendRequest request;
     *request.mutable_join_rank() = state_;
     request.mutable_join_rank()->set_rejoin(again);
-    return {request};
+    std::vector<v1::AttendRequest> opening = {request};
+    if (broken_.has_value()) opening.push_back(*broken_);
+    return opening;
   }
 
   void OnAway(const absl::Status& status) {
@@ -203,9 +222,11 @@ class GrpcMembershipClient : public MembershipClient {
       const v1::EndGeneration& end = response.end();
       End(WithReason(absl::AbortedError(absl::StrCat("the job is ", v1::JobState_Name(end.state()),
                                                      ": ", end.reason())),
-                     "GENERATION_ENDED"));
+                     end.state() == v1::RECOVERING ? "GENERATION_ENDED" : "JOB_ENDED"));
       return;
     }
+    // A drain for good after one that was to resize is for good.
+    if (response.has_drain()) resizing_ = response.drain().resize() && (resizing_ || !draining_);
     if (response.has_drain()) draining_ = true;
     MutexLock lock(mutex_);
     if (response.has_welcome()) away_ = absl::OkStatus();
@@ -301,12 +322,14 @@ class GrpcMembershipClient : public MembershipClient {
   const std::unique_ptr<v1::MembershipService::Stub> stub_;
 
   std::atomic<bool> draining_ = false;
+  std::atomic<bool> resizing_ = false;
   Mutex mutex_;
   CondVar changed_;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   v1::JoinRank state_ ABSL_GUARDED_BY(mutex_);  // as the next stream says it
+  std::optional<v1::AttendRequest> broken_ ABSL_GUARDED_BY(mutex_);  // likewise
   absl::Status away_ ABSL_GUARDED_BY(mutex_);   // the coordinator is, and why; OK: it is not
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);

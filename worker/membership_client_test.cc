@@ -79,7 +79,7 @@ TEST_F(MembershipClientTest, JoinsTheRankAndStartsWhenEveryRankIsReady) {
     start.mutable_start();
     service_.Send(start);
   });
-  const absl::Status started = client_->AwaitStart(8192, kLong);
+  const absl::Status started = client_->AwaitStart(8192, 3, kLong);
   coordinator.join();
   EXPECT_TRUE(started.ok()) << started;
   EXPECT_EQ(ends_, 0);
@@ -93,7 +93,7 @@ TEST_F(MembershipClientTest, KnowsThatTheJobIsDrained) {
   start.mutable_start();
   service_.Send(drain);
   service_.Send(start);  // comes after it
-  EXPECT_TRUE(client_->AwaitStart(8192, kLong).ok());
+  EXPECT_TRUE(client_->AwaitStart(8192, 3, kLong).ok());
   EXPECT_TRUE(client_->Draining());
   EXPECT_EQ(ends_, 0);
 }
@@ -143,7 +143,7 @@ TEST_F(MembershipClientTest, TheEndOfTheGenerationIsTold) {
   EXPECT_EQ(end.message(), "the job is FAILED: rank 0 was killed by signal 9");
   // What comes after the end is of no interest, and every wait ends with it.
   service_.Kill();
-  EXPECT_EQ(client_->AwaitStart(1, kLong).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(client_->AwaitStart(1, 0, kLong).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ends_, 1);
 }
 
@@ -152,7 +152,7 @@ TEST_F(MembershipClientTest, JoinsTheNextCoordinatorAgainAndTellsWhereItIs) {
   v1::AttendResponse start;
   start.mutable_start();
   service_.Send(start);
-  ASSERT_TRUE(client_->AwaitStart(8192, kLong).ok());
+  ASSERT_TRUE(client_->AwaitStart(8192, 0, kLong).ok());
   client_->ReportStats(ReportOfStep(3));
   service_.AwaitReports(1);
   service_.Kill();
@@ -368,7 +368,7 @@ TEST_F(MembershipClientTest, ADroppedClientEndsItsStreamAndTellsNobody) {
 }
 
 TEST_F(MembershipClientTest, CallsOutOfPlaceAreRefused) {
-  EXPECT_EQ(client_->AwaitStart(1, kLong).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client_->AwaitStart(1, 0, kLong).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(Join().ok());
   EXPECT_EQ(client_->JoinRank(RankOne(), kLong, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);

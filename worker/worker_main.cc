@@ -119,16 +119,11 @@ void EndWithAgent() {
 
 absl::Status Work(Session& session) {
   const std::string& workload = session.job().workload();
-  if (workload == "gpt") {
-    TESSERA_RETURN_IF_ERROR(RunGpt(session));
-  } else if (workload == "replay") {
-    TESSERA_RETURN_IF_ERROR(RunReplay(session));
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workload \"", workload,
-                     "\" is not built in; start the host with `tessera-worker -- PROGRAM`"));
-  }
-  return session.Finish();
+  if (workload == "gpt") return RunGptToTheEnd(session);
+  if (workload == "replay") return RunReplayToTheEnd(session);
+  return absl::InvalidArgumentError(
+      absl::StrCat("workload \"", workload,
+                   "\" is not built in; start the host with `tessera-worker -- PROGRAM`"));
 }
 
 int RunWorkload() {

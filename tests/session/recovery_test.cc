@@ -2,6 +2,7 @@
 // of the job is bit for bit what would have come of it undisturbed.
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint_reader.h"
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -370,6 +373,51 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
     run(1, {{.rank = 0, .point = "gradient_acquire", .step = 2, .passage = 9}});
     EXPECT_EQ(values[0], values[1]) << unshard;
   }
+}
+
+// "fqn" -> hash, of the job's newest whole checkpoint, and its step.
+std::pair<int64_t, std::map<std::string, std::string>> NewestIn(const std::string& dir) {
+  const absl::StatusOr<FoundCheckpoints> found = FindCheckpoints(dir);
+  EXPECT_TRUE(found.ok() && !found->whole.empty()) << found.status();
+  if (!found.ok() || found->whole.empty()) return {};
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(found->whole.front().path);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  const absl::StatusOr<v1::CheckpointHashes> all = HashCheckpoint(*reader);
+  EXPECT_TRUE(all.ok()) << all.status();
+  std::map<std::string, std::string> hashes;
+  for (const v1::ParameterHash& hash : all->parameters()) {
+    hashes[hash.fqn()] = hash.sha256();
+    for (int i = 0; i < hash.optimizer_sha256_size(); ++i)
+      hashes[absl::StrCat(hash.fqn(), " ", i)] = hash.optimizer_sha256(i);
+  }
+  return {reader->index().step(), hashes};
+}
+
+TEST(RecoveryTest, ACheckpointThatWasBeingWrittenIsSavedAgain) {
+  const auto run = [](const std::string& name, const std::vector<Death>& deaths) {
+    v1::JobSpec job = JobOf({"slots", 2});
+    const std::string dir = absl::StrCat(testing::TempDir(), "/recovery_", name);
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+    job.mutable_checkpoint()->set_dir(dir);
+    job.mutable_checkpoint()->set_every(2);
+    job.mutable_checkpoint()->set_export_(false);
+    Trace trace;
+    int died = 0;
+    ExpectOk(RunMortalRanks(
+        job, 2, deaths, [&](Session& session) { return Train(session, trace); }, {.died = &died}));
+    EXPECT_EQ(died, static_cast<int>(deaths.size())) << name;
+    return NewestIn(dir);
+  };
+  const auto expected = run("undisturbed", {});
+  EXPECT_EQ(expected.first, kSteps);
+  EXPECT_GT(expected.second.size(), 10u);
+  for (const char* point : {"checkpoint_write", "checkpoint_written", "checkpoint_index",
+                            "checkpoint_rename", "checkpoint_renamed"}) {
+    for (const int64_t step : {2, 4})
+      EXPECT_EQ(run(point, {{.rank = 0, .point = point, .step = step}}), expected) << point << step;
+  }
+  EXPECT_EQ(run("rank_1", {{.rank = 1, .point = "checkpoint_write", .step = 2}}), expected);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """The coordinator is killed and started again on the same port and folder.
 
-Jobs go on: no step is lost or repeated, watchers miss nothing, and what was answered stays so. What is
-wrong with the folder is told.
+Jobs go on: no step is lost or repeated, watchers miss nothing, and what was answered stays so.
+What is wrong with the folder is told.
 """
 
 import re

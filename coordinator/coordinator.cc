@@ -22,6 +22,7 @@ void Coordinator::Tick() {
       CheckAwayLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
+      RecoverLocked(*job);
     }
     rendezvous_.Expire(members_.now());
     AnswerFetchesLocked();

@@ -13,13 +13,13 @@
 
 namespace tessera {
 
-absl::StatusOr<JobEntry*> CoordinatorCore::FindLocked(const std::string& name) {
+absl::StatusOr<JobEntry*> CoordinatorBase::FindLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", name));
   return found->second.get();
 }
 
-JobEntry* CoordinatorCore::LiveLocked(const std::string& name) {
+JobEntry* CoordinatorBase::LiveLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   return found == jobs_.end() || found->second->lifecycle.ended() ? nullptr : found->second.get();
 }

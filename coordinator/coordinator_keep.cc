@@ -5,6 +5,7 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/kept_state.h"
 
 namespace tessera {
 namespace {
@@ -36,7 +37,15 @@ v1::Worker KeptRank(const Generation& generation, int rank) {
   return worker;
 }
 
-StoredMembers KeptHosts(const Generation& generation) {
+// What is to be known of the generation itself, as each of its hosts' state.
+std::string KeptState(const JobEntry& job, const Generation& generation) {
+  std::string state = generation.live ? kLive : "OVER";
+  if (!job.recovery.in_place) absl::StrAppend(&state, " ", kFresh);
+  if (job.recovery.growing) absl::StrAppend(&state, " ", kGrowing);
+  return state;
+}
+
+StoredMembers KeptHosts(const Generation& generation, const std::string& state) {
   StoredMembers hosts;
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
     v1::Worker& worker = hosts[HostIndex(host)];
@@ -44,6 +53,7 @@ StoredMembers KeptHosts(const Generation& generation) {
     worker.set_host(host);
     worker.set_host_name(generation.hosts[host].name);
     worker.set_incarnation(generation.hosts[host].incarnation);
+    worker.set_state(state);
   }
   return hosts;
 }
@@ -64,7 +74,7 @@ StoredJob StoredOf(const JobEntry& job) {
 
 }  // namespace
 
-StateChange CoordinatorCore::CreationLocked(const JobEntry& job) const {
+StateChange CoordinatorBase::CreationLocked(const JobEntry& job) const {
   StateChange change;
   if (!writer_.keeps()) return change;
   change.durable = true;
@@ -75,7 +85,7 @@ StateChange CoordinatorCore::CreationLocked(const JobEntry& job) const {
   return change;
 }
 
-void CoordinatorCore::KeepJobLocked(JobEntry& job) {
+void CoordinatorBase::KeepJobLocked(JobEntry& job) {
   if (!writer_.keeps()) return;
   const v1::Job& state = job.lifecycle.proto();
   StateChange change;
@@ -87,9 +97,14 @@ void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   if (generation != nullptr && generation->number != job.kept.generation) {
     job.kept.generation = generation->number;
     job.kept.ranks = false;
+    job.kept.hosts.clear();
     change.new_generations.insert(job.id);
     change.last_generations[state.name()] = generation->number;
-    change.members[job.id] = KeptHosts(*generation);
+  }
+  if (generation != nullptr && !job.lifecycle.ended()) {
+    const std::string hosts = KeptState(job, *generation);
+    if (hosts != job.kept.hosts) change.members[job.id] = KeptHosts(*generation, hosts);
+    job.kept.hosts = hosts;
   }
   if (generation != nullptr && state.state() == v1::RUNNING && !job.kept.ranks) {
     job.kept.ranks = true;
@@ -101,7 +116,7 @@ void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepRankLocked(const RankId& rank) {
+void CoordinatorBase::KeepRankLocked(const RankId& rank) {
   const Generation* generation = members_.FindGeneration(rank.job);
   const JobEntry* job = LiveLocked(rank.job);
   if (!writer_.keeps() || generation == nullptr || job == nullptr) return;
@@ -111,7 +126,7 @@ void CoordinatorCore::KeepRankLocked(const RankId& rank) {
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event) {
+void CoordinatorBase::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event) {
   StateChange change;
   if (writer_.keeps()) change.events[job.id][0] = event;
   const int64_t cursor = job.events->Append(std::move(event));
@@ -123,7 +138,7 @@ void CoordinatorCore::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event)
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepProgressLocked() {
+void CoordinatorBase::KeepProgressLocked() {
   keep_progress_at_ = members_.now() + kProgressPeriod;
   if (!writer_.keeps()) return;
   StateChange change;
@@ -140,7 +155,7 @@ void CoordinatorCore::KeepProgressLocked() {
   if (!change.empty()) writer_.Add(std::move(change));
 }
 
-absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::AnsweredLocked(
+absl::StatusOr<std::optional<v1::Job>> CoordinatorBase::AnsweredLocked(
     const std::string& method, const std::string& name, const std::string& request_id) {
   const StoredRequest* known = request_id.empty() ? nullptr : answered_.Find(request_id);
   if (known == nullptr) return std::optional<v1::Job>();
@@ -152,7 +167,7 @@ absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::AnsweredLocked(
   return known->answer;
 }
 
-void CoordinatorCore::KeepAnswerLocked(const std::string& method, const std::string& request_id,
+void CoordinatorBase::KeepAnswerLocked(const std::string& method, const std::string& request_id,
                                        const v1::Job& answer) {
   if (request_id.empty()) return;
   const StoredRequest request{.method = method, .answer = answer};
@@ -164,7 +179,7 @@ void CoordinatorCore::KeepAnswerLocked(const std::string& method, const std::str
   writer_.Add(std::move(change));
 }
 
-absl::StatusOr<v1::Job> CoordinatorCore::Acknowledge(const v1::Job& job) {
+absl::StatusOr<v1::Job> CoordinatorBase::Acknowledge(const v1::Job& job) {
   TESSERA_RETURN_IF_ERROR(
       Annotate(writer_.Write(),
                absl::StrCat("job ", job.name(), " is ", v1::JobState_Name(job.state()),

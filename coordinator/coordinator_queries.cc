@@ -189,7 +189,7 @@ absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
   return StatsLocked(*job);
 }
 
-v1::JobStats CoordinatorCore::StatsLocked(const JobEntry& job) const {
+v1::JobStats CoordinatorBase::StatsLocked(const JobEntry& job) const {
   const std::string& name = job.lifecycle.proto().name();
   v1::JobStats stats;
   if (job.last_stats.has_value()) stats = *job.last_stats;

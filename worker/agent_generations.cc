@@ -102,9 +102,8 @@ absl::Status AgentGenerations::interruption() const {
 absl::StatusOr<GenerationParts> AgentGenerations::Await() {
   const absl::Time deadline = Clock::Real()->Now() + LongestRecovery(memory_->hello.spec());
   for (;;) {
-    TESSERA_ASSIGN_OR_RETURN(
-        AgentHandoff handoff,
-        AwaitFurtherHandoff(*memory_, *relay_, interrupted_.get(), deadline));
+    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                             AwaitFurtherHandoff(*memory_, *relay_, interrupted_.get(), deadline));
     TESSERA_RETURN_IF_ERROR(interruption());
     absl::StatusOr<GenerationParts> parts = Join(std::move(handoff));
     if (parts.ok() || !IsPassedOver(parts.status())) return parts;
@@ -123,12 +122,11 @@ absl::StatusOr<GenerationParts> AgentGenerations::Join(AgentHandoff handoff) {
   MembershipClient* const membership = half_joined_.get();
   faults_->Hit("rejoin");
   const JoinWatch watch(*memory_, membership);
-  TESSERA_RETURN_IF_ERROR(membership->JoinRank(
-      JoinOf(hello), memory_->form_timeout(),
-      [relay = relay_](const absl::Status& status) { relay->End(status); }));
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<HostLinks> links,
-      MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
+  TESSERA_RETURN_IF_ERROR(
+      membership->JoinRank(JoinOf(hello), memory_->form_timeout(),
+                           [relay = relay_](const absl::Status& status) { relay->End(status); }));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
+                           MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
   GenerationParts parts;
   parts.assignment = hello.assignment();
   parts.collectives = MakeHostCollectives(memory_, planned_, faults_, std::move(links));

@@ -169,9 +169,8 @@ void JoinWatch::Watch(const HostMemory& memory, MembershipClient* membership) {
     return;
   }
   if (entries[1].revents != 0) {
-    membership->Interrupt(
-        WithReason(absl::AbortedError("the agent hands out the next generation already"),
-                   "GENERATION_ENDED"));
+    membership->Interrupt(WithReason(
+        absl::AbortedError("the agent hands out the next generation already"), "GENERATION_ENDED"));
     return;
   }
   for (size_t i = 2; i < entries.size(); ++i) {

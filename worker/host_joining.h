@@ -48,8 +48,8 @@ struct HostMemory {
 // What the rank says to the coordinator when it joins.
 v1::JoinRank JoinOf(const v1::AgentHello& hello);
 
-// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They keep
-// `memory`.
+// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They
+// keep `memory`.
 std::unique_ptr<Collectives> MakeHostCollectives(const std::shared_ptr<HostMemory>& memory,
                                                  const PlannedUnits& planned, FaultPoints* faults,
                                                  std::unique_ptr<HostLinks> links);

@@ -162,7 +162,7 @@ absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
   }
   TESSERA_RETURN_IF_ERROR(
       Keep(executor_->Unshard(unit, in_order, phase != Phase::kForward,
-                             phase == Phase::kEval && parts_.layout.full_precision_eval())));
+                              phase == Phase::kEval && parts_.layout.full_precision_eval())));
   if (in_order) step_unused_ = false;
   return UnitLease(std::shared_ptr<SessionImpl>(life_, this), unit);
 }
@@ -277,26 +277,6 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   in_step_ = false;
   TESSERA_RETURN_IF_ERROR(Keep(saver_->AfterStep(state_)));
   Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
-  return result;
-}
-
-StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
-  const StepResult result = Tally(votes);
-  ShardStore& store = *parts_.store;
-  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
-  store.FinishStep(result.step, [&](int unit, double us) {
-    if (executor_ != nullptr) executor_->PublishShard(unit);
-    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
-  });
-  const StepRecord record = store.RecordOf(result.step);
-  state_.step = result.step;
-  state_.updates = record.updates();
-  state_.data_position = record.data_position + parts_.spec.global_batch();
-  loss_scale_.Update(result.non_finite);
-  KeepLossScale();
-  attempt_ = 1;
-  resizing_ = result.drain;
-  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
   return result;
 }
 

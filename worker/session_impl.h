@@ -78,7 +78,7 @@ class SessionImpl {
   // For the headers beside session.h.
   UnitExecutor& executor() { return *executor_; }
   bool in_step() const { return in_step_; }
-  bool begun() const { return begun_; }  // a step, ever
+  bool begun() const { return begun_; }               // a step, ever
   int64_t updates() const { return state_.updates; }  // steps that were not skipped
   bool has_reduce_hook() const { return reduce_hook_ != nullptr; }
   void SetReduceHook(UnitExecutor::ReduceHook hook);
@@ -179,7 +179,7 @@ class SessionImpl {
   int64_t attempt_ = 1;                  // of the step after state_.step
   std::optional<StepResult> recovered_;  // for the next BeginStep to give
   bool begun_ = false;
-  bool step_unused_ = false;             // the last one begun: it may be left as it is
+  bool step_unused_ = false;  // the last one begun: it may be left as it is
   bool resizing_ = false;
   Mutex mutex_;  // of Abort and a change of generation: parts_ stay as they are once left_ is set
   // What the program has set, for every generation's executor.

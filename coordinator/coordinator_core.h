@@ -65,6 +65,7 @@ class CoordinatorCore {
   void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DrainLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -185,6 +186,8 @@ class CoordinatorCore {
                         absl::StatusOr<std::shared_ptr<const PlannedJob>> planned)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RestoreGenerationLocked(JobEntry& job, const StoredMembers& members)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreRecoveryLocked(JobEntry& job, const std::set<std::string>& words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckAwayLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -191,12 +191,15 @@ absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const st
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("cancel", name, request_id));
-    if (known.has_value()) return *known;
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
-    CancelLocked(*job, absl::StatusCode::kCancelled,
-                 reason.empty() ? "cancelled on request" : reason);
-    cancelled = job->lifecycle.proto();
-    KeepAnswerLocked("cancel", request_id, cancelled);
+    if (known.has_value()) {
+      cancelled = *known;
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+      CancelLocked(*job, absl::StatusCode::kCancelled,
+                   reason.empty() ? "cancelled on request" : reason);
+      cancelled = job->lifecycle.proto();
+      KeepAnswerLocked("cancel", request_id, cancelled);
+    }
   }
   Flush();
   return Acknowledge(cancelled);
@@ -208,33 +211,41 @@ absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name,
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("drain", name, request_id));
-    if (known.has_value()) return *known;
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
-    if (job->lifecycle.ended() && !job->lifecycle.drained()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", name, " is ", v1::JobState_Name(job->lifecycle.state()),
-                       "; only a job that has not ended can be drained"));
+    if (known.has_value()) {
+      drained = *known;
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+      TESSERA_RETURN_IF_ERROR(DrainLocked(*job));
+      drained = job->lifecycle.proto();
+      KeepAnswerLocked("drain", request_id, drained);
     }
-    const v1::JobState state = job->lifecycle.state();
-    const bool runs = state == v1::RUNNING || state == v1::RECOVERING;
-    if (runs && !job->lifecycle.proto().draining()) {
-      // One that recovers is drained once it runs again; nobody attends until then.
-      TESSERA_RETURN_IF_ERROR(job->lifecycle.Drain());
-      v1::AttendResponse message;
-      message.mutable_drain();
-      for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
-        SendLocked(rank.id, message);
-      }
-      ChangedLocked(*job);
-    } else if (!runs &&
-               job->lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
-      EndedLocked(*job);
-    }
-    drained = job->lifecycle.proto();
-    KeepAnswerLocked("drain", request_id, drained);
   }
   Flush();
   return Acknowledge(drained);
+}
+
+absl::Status CoordinatorCore::DrainLocked(JobEntry& job) {
+  const std::string& name = job.lifecycle.proto().name();
+  if (job.lifecycle.ended() && !job.lifecycle.drained()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", name, " is ", v1::JobState_Name(job.lifecycle.state()),
+                     "; only a job that has not ended can be drained"));
+  }
+  const bool runs = job.lifecycle.state() == v1::RUNNING || job.lifecycle.state() == v1::RECOVERING;
+  if (runs && !job.lifecycle.proto().draining()) {
+    // One that recovers is drained once it runs again; nobody attends until then.
+    TESSERA_RETURN_IF_ERROR(job.lifecycle.Drain());
+    v1::AttendResponse message;
+    message.mutable_drain();
+    for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
+      SendLocked(rank.id, message);
+    }
+    ChangedLocked(job);
+  } else if (!runs &&
+             job.lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
+    EndedLocked(job);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/kept_state.h"
 
 namespace tessera {
 namespace {
@@ -36,7 +37,15 @@ v1::Worker KeptRank(const Generation& generation, int rank) {
   return worker;
 }
 
-StoredMembers KeptHosts(const Generation& generation) {
+// What is to be known of the generation itself, as each of its hosts' state.
+std::string KeptState(const JobEntry& job, const Generation& generation) {
+  std::string state = generation.live ? kLive : "OVER";
+  if (!job.recovery.in_place) absl::StrAppend(&state, " ", kFresh);
+  if (job.recovery.growing) absl::StrAppend(&state, " ", kGrowing);
+  return state;
+}
+
+StoredMembers KeptHosts(const Generation& generation, const std::string& state) {
   StoredMembers hosts;
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
     v1::Worker& worker = hosts[HostIndex(host)];
@@ -44,6 +53,7 @@ StoredMembers KeptHosts(const Generation& generation) {
     worker.set_host(host);
     worker.set_host_name(generation.hosts[host].name);
     worker.set_incarnation(generation.hosts[host].incarnation);
+    worker.set_state(state);
   }
   return hosts;
 }
@@ -87,9 +97,14 @@ void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   if (generation != nullptr && generation->number != job.kept.generation) {
     job.kept.generation = generation->number;
     job.kept.ranks = false;
+    job.kept.hosts.clear();
     change.new_generations.insert(job.id);
     change.last_generations[state.name()] = generation->number;
-    change.members[job.id] = KeptHosts(*generation);
+  }
+  if (generation != nullptr && !job.lifecycle.ended()) {
+    const std::string hosts = KeptState(job, *generation);
+    if (hosts != job.kept.hosts) change.members[job.id] = KeptHosts(*generation, hosts);
+    job.kept.hosts = hosts;
   }
   if (generation != nullptr && state.state() == v1::RUNNING && !job.kept.ranks) {
     job.kept.ranks = true;

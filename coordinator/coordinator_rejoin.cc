@@ -1,9 +1,9 @@
 // Members whose stream broke, or whose coordinator was started again, and who never stopped.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
-#include "common/logging.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/proto_time.h"
@@ -15,7 +15,7 @@ using State = RankMember::State;
 
 // The host's place in its job's generation; -1: it has none there.
 int PlaceOf(const Generation* generation, const std::string& incarnation) {
-  if (generation == nullptr || !generation->live || incarnation.empty()) return -1;
+  if (generation == nullptr || incarnation.empty()) return -1;
   for (int host = 0; host < static_cast<int>(generation->hosts.size()); ++host) {
     if (generation->hosts[host].incarnation == incarnation) return host;
   }
@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
     // Begun by a coordinator that could not keep it: no other may have the number.
     members_.SetLastGeneration(serving, join.generation());
   }
-  if (place < 0 || (serves && join.generation() > generation->number)) {
+  if (place < 0) {
     if (!serves) return std::optional<MemberId>();
     return TellEndLocked(
         std::move(sink), v1::FAILED,
@@ -70,7 +70,18 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
   const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
   const MemberId member = members_.Reattach(serving, place, join, lease);
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
-  if (!serves || join.generation() < generation->number) SendFormToLocked(*job, place);
+  if (generation->live && (!serves || join.generation() < generation->number)) {
+    SendFormToLocked(*job, place);
+  } else if (!generation->live || join.generation() > generation->number) {
+    v1::AttendResponse message;
+    message.mutable_end()->set_state(v1::RECOVERING);
+    message.mutable_end()->set_reason(IsOver(join.generation()));
+    SendLocked(member, std::move(message));
+  }
+  bool all = true;
+  for (const Generation::Host& host : generation->hosts) all = all && !host.away;
+  if (job->recovery.pending && all)
+    job->recovery.not_before = std::min(job->recovery.not_before, members_.now());
   return std::optional<MemberId>(member);
 }
 
@@ -96,15 +107,18 @@ absl::StatusOr<MemberId> CoordinatorCore::RejoinRankLocked(const v1::JoinRank& j
   const RankId rank{join.job(), join.rank()};
   if (join.ready()) {
     if (join.measured_bytes() > 0) members_.SetMeasuredBytes(rank, join.measured_bytes());
-    RankReadyLocked(rank, join.measured_bytes());
+    v1::RankReady ready;
+    ready.set_measured_bytes(join.measured_bytes());
+    ready.set_step(join.step());
+    RankReadyLocked(rank, ready);
   }
   if (job->lifecycle.state() != v1::RUNNING) return member;
   // It may not have heard of it.
   v1::AttendResponse message;
   message.mutable_start();
   SendLocked(member, message);
-  if (!state.draining()) return member;
-  message.mutable_drain();
+  if (!state.draining() && !job->recovery.growing) return member;
+  message.mutable_drain()->set_resize(!state.draining());
   SendLocked(member, message);
   return member;
 }

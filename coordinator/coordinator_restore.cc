@@ -1,13 +1,15 @@
 // Taking up the jobs of an earlier process of the coordinator.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/kept_state.h"
 #include "coordinator/proto_time.h"
 
 namespace tessera {
@@ -17,6 +19,10 @@ using State = RankMember::State;
 
 // What a member has at least to come back: it may be pausing before its next attempt.
 constexpr absl::Duration kRejoin = absl::Seconds(5);
+
+absl::Duration RejoinTime(const v1::JobSpec& spec) {
+  return std::max(kRejoin, ToDuration(spec.timeouts().lease()));
+}
 
 State StateOf(const v1::Worker& worker) {
   if (worker.state() == "READY") return State::kReady;
@@ -76,6 +82,7 @@ void CoordinatorCore::RestoreJobLocked(const StoredState& state, const StoredJob
   JobEntry& job = *owned;
   job.id = stored.id;
   job.request_id = stored.request_id;
+  job.run = stored.events_id;
   job.spec = std::make_shared<const v1::JobSpec>(stored.spec);
   if (planned.ok()) job.planned = *planned;
   job.deadline = members_.now() + ToDuration(stored.spec.timeouts().form());
@@ -110,9 +117,12 @@ void CoordinatorCore::RestoreJobLocked(const StoredState& state, const StoredJob
 
 void CoordinatorCore::RestoreGenerationLocked(JobEntry& job, const StoredMembers& members) {
   const v1::Job& state = job.lifecycle.proto();
+  const auto of_generation = members.find(HostIndex(0));
+  if (of_generation == members.end() || state.world_size() == 0) return;
+  const std::set<std::string> words = absl::StrSplit(of_generation->second.state(), ' ');
   Generation generation;
-  generation.number = state.generation();
-  generation.live = !job.lifecycle.ended();
+  generation.number = job.kept.generation = state.generation();
+  generation.live = !job.lifecycle.ended() && words.count(kLive) != 0;
   generation.ranks.resize(state.world_size());
   // Hosts have indices below 0, the last one first.
   for (const auto& [index, worker] : members) {
@@ -120,7 +130,7 @@ void CoordinatorCore::RestoreGenerationLocked(JobEntry& job, const StoredMembers
       Generation::Host host;
       host.name = worker.host_name();
       host.incarnation = worker.incarnation();
-      host.away = generation.live;
+      host.away = !job.lifecycle.ended();
       generation.hosts.insert(generation.hosts.begin(), host);
     } else if (index < state.world_size()) {
       RankMember& rank = generation.ranks[index];
@@ -132,26 +142,43 @@ void CoordinatorCore::RestoreGenerationLocked(JobEntry& job, const StoredMembers
       if (rank.state == State::kDone) job.verdict.Done(index);
     }
   }
-  if (generation.hosts.empty() || generation.ranks.empty()) return;
-  job.kept.generation = generation.number;
-  const bool live = generation.live;
   members_.Restore(state.name(), std::move(generation));
-  if (!live || job.planned == nullptr) {
-    job.reserved = live;
-    return;
-  }
-  job.reserved = true;
-  job.rejoin_by = members_.now() + std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
-  BeginRendezvousLocked(job, state.generation());
+  job.reserved = !job.lifecycle.ended();
+  if (job.lifecycle.ended() || job.planned == nullptr) return;
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   job.rate.Add(state.step(), options_.clock->Now());
+  RestoreRecoveryLocked(job, words);
+}
+
+void CoordinatorCore::RestoreRecoveryLocked(JobEntry& job, const std::set<std::string>& words) {
+  const v1::Job& state = job.lifecycle.proto();
+  const absl::Time rejoin_by = members_.now() + RejoinTime(*job.spec);
+  const bool recovers = state.state() == v1::RECOVERING;
+  Recovery& recovery = job.recovery;
+  recovery.in_place = words.count(kFresh) == 0;
+  recovery.growing = words.count(kGrowing) != 0;
+  recovery.attempt = std::max(state.recoveries() + 1, recovers ? 2 : 1);
+  // Nobody knows any more which ranks were stuck: all of them start anew over their files.
+  std::set<int> all;
+  for (int rank = 0; rank < state.world_size(); ++rank) all.insert(rank);
+  if (words.count(kLive) != 0) {
+    job.rejoin_by = rejoin_by;
+    recovery.recovers = recovers && recovery.in_place;
+    if (recovers) recovery.fresh = std::move(all);
+    return BeginRendezvousLocked(job, state.generation());
+  }
+  recovery.pending = true;
+  recovery.restart = std::move(all);
+  recovery.lost_at = members_.now();
+  // Its hosts first get the time to come back.
+  recovery.not_before = rejoin_by;
 }
 
 void CoordinatorCore::CheckAwayLocked(JobEntry& job) {
   if (members_.now() < job.rejoin_by || job.lifecycle.ended()) return;
   job.rejoin_by = absl::InfiniteFuture();
   const std::string& name = job.lifecycle.proto().name();
-  const absl::Duration waited = std::max(kRejoin, ToDuration(job.spec->timeouts().lease()));
+  const absl::Duration waited = RejoinTime(*job.spec);
   const std::string what = absl::StrCat("did not come back within ", absl::FormatDuration(waited),
                                         " after the coordinator was started again");
   const Generation* generation = members_.FindGeneration(name);

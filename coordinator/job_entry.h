@@ -91,7 +91,8 @@ struct JobEntry {
   // What the state store has of it (coordinator_keep.cc).
   struct Kept {
     int64_t generation = 0;
-    bool ranks = false;  // of that generation
+    std::string hosts;   // of that generation: their state
+    bool ranks = false;  // likewise
     int64_t step = -1;
     absl::Time stats_due = absl::InfinitePast();  // steady time
   } kept;

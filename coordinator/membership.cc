@@ -271,6 +271,7 @@ void Membership::EndGeneration(const std::string& job) {
   generation->second.live = false;
   for (RankMember& rank : generation->second.ranks) {
     if (rank.state != State::kMissing) rank.state = State::kGone;
+    rank.away = false;
   }
 }
 

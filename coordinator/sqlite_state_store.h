@@ -1,5 +1,5 @@
-// A StateStore in one SQLite file, DIR/coordinator.sqlite: WAL, synchronous=FULL for durable changes
-// and NORMAL for the others.
+// A StateStore in one SQLite file, DIR/coordinator.sqlite: WAL, synchronous=FULL for durable
+// changes and NORMAL for the others.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto store, OpenSqliteStateStore("/var/lib/tessera"));
 //
@@ -22,10 +22,10 @@ namespace tessera {
 
 inline constexpr int kStateSchemaVersion = 1;
 
-// Makes the folder and the file where there is none. Every error names the file and says what to do.
-// FAILED_PRECONDITION: another process has it; its schema is newer; it is some other program's.
-// DATA_LOSS: it is damaged. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: it cannot be read and
-// written.
+// Makes the folder and the file where there is none. Every error names the file and says what to
+// do. FAILED_PRECONDITION: another process has it; its schema is newer; it is some other program's.
+// DATA_LOSS: it is damaged. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: it cannot be read
+// and written.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStateStore(const std::string& state_dir);
 
 }  // namespace tessera

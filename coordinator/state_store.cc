@@ -19,9 +19,9 @@ void DropOldest(StoredEvents* events) {
 }  // namespace
 
 bool StateChange::empty() const {
-  return jobs.empty() && progress.empty() && erased_jobs.empty() && new_generations.empty() && members.empty() &&
-         events.empty() && stats.empty() && requests.empty() && erased_requests.empty() &&
-         last_generations.empty() && last_job_id == 0;
+  return jobs.empty() && progress.empty() && erased_jobs.empty() && new_generations.empty() &&
+         members.empty() && events.empty() && stats.empty() && requests.empty() &&
+         erased_requests.empty() && last_generations.empty() && last_job_id == 0;
 }
 
 void MergeChange(StateChange newer, StateChange* into) {

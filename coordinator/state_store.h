@@ -53,7 +53,7 @@ using StoredEvents = std::map<int64_t, v1::WatchJobResponse>;  // by cursor
 struct StateChange {
   // False: what is written survives the end of the process, but may go with the machine's.
   bool durable = false;
-  std::map<int64_t, StoredJob> jobs;  // by id
+  std::map<int64_t, StoredJob> jobs;    // by id
   std::map<int64_t, v1::Job> progress;  // of jobs that are there, without the rest of them
   // Ids; of jobs, after what is put.
   std::set<int64_t> erased_jobs;

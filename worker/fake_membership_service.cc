@@ -36,10 +36,7 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
     }
 
     void OnReadDone(bool ok) override {
-      if (!ok) {
-        End(grpc::Status::OK);
-        return;
-      }
+      if (!ok) return End(grpc::Status::OK);
       if (request_.has_join_host() || request_.has_join_rank()) AnswerJoin();
       const bool leaves = request_.has_leave();
       service_->Record(request_);

@@ -328,9 +328,9 @@ class GrpcMembershipClient : public MembershipClient {
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::JoinRank state_ ABSL_GUARDED_BY(mutex_);  // as the next stream says it
+  v1::JoinRank state_ ABSL_GUARDED_BY(mutex_);                       // as the next stream says it
   std::optional<v1::AttendRequest> broken_ ABSL_GUARDED_BY(mutex_);  // likewise
-  absl::Status away_ ABSL_GUARDED_BY(mutex_);   // the coordinator is, and why; OK: it is not
+  absl::Status away_ ABSL_GUARDED_BY(mutex_);  // the coordinator is, and why; OK: it is not
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
 

@@ -159,6 +159,21 @@ class CoordinatorCore {
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // coordinator_incidents.cc
+  // Where the rank is, if `message` says so.
+  void HearPositionLocked(const RankId& rank, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Numbers it, keeps it with the job and tells watchers.
+  void NoteLocked(JobEntry& job, v1::Incident incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes what ended the job's generation; blame.reason then says where stuck ranks are.
+  void NoteLossLocked(JobEntry& job, Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What followed the last loss, if its incident does not say so yet.
+  void NoteOutcomeLocked(JobEntry& job, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckStragglersLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellIncidentLocked(JobEntry& job, const v1::Incident& incident)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // coordinator_rendezvous.cc
   void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

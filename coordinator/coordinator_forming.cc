@@ -192,6 +192,8 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
+  job.observer.BeginGeneration(job.planned, job.planned->world_size(),
+                               ToDuration(job.spec->timeouts().heartbeat()));
   ChangedLocked(job);
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
     SendFormToLocked(job, host);

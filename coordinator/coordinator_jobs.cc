@@ -141,7 +141,9 @@ void CoordinatorCore::ChangedLocked(JobEntry& job) {
 }
 
 void CoordinatorCore::FailLocked(JobEntry& job, const Blame& blame) {
-  if (job.lifecycle.Fail(blame, options_.clock->WallNow()).ok()) EndedLocked(job);
+  if (!job.lifecycle.Fail(blame, options_.clock->WallNow()).ok()) return;
+  NoteOutcomeLocked(job, "the job FAILED");
+  EndedLocked(job);
 }
 
 void CoordinatorCore::CancelLocked(JobEntry& job, absl::StatusCode code,

@@ -163,4 +163,12 @@ grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* c
   return Reply(context, coordinator_->ListWorkers(*request), response);
 }
 
+grpc::ServerUnaryReactor* JobService::ListIncidents(grpc::CallbackServerContext* context,
+                                                    const v1::ListIncidentsRequest* request,
+                                                    v1::ListIncidentsResponse* response) {
+  const absl::Status status = CheckJobName("job", request->job());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->ListIncidents(*request), response);
+}
+
 }  // namespace tessera

@@ -29,6 +29,9 @@ class JobService final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* DrainJob(grpc::CallbackServerContext* context,
                                      const v1::DrainJobRequest* request,
                                      v1::DrainJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
+                                          const v1::ListIncidentsRequest* request,
+                                          v1::ListIncidentsResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;

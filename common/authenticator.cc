@@ -40,7 +40,8 @@ absl::StatusOr<Caller> Authenticator::Identify(const Shown& shown) const {
     for (const std::string& uri : shown.uris) AddIdentity(uri, &caller);
     return caller;
   }
-  const bool asks = token_ != nullptr || (options_.tls.enabled() && options_.tls.require_client_cert);
+  const bool asks =
+      token_ != nullptr || (options_.tls.enabled() && options_.tls.require_client_cert);
   return asks ? caller : Anybody();
 }
 

@@ -35,7 +35,8 @@ std::string Names(int roles) {
 }  // namespace
 
 bool Caller::MayTouch(absl::string_view job) const {
-  return Has(Role::kWorker) && (jobs.empty() || std::find(jobs.begin(), jobs.end(), job) != jobs.end());
+  return Has(Role::kWorker) &&
+         (jobs.empty() || std::find(jobs.begin(), jobs.end(), job) != jobs.end());
 }
 
 Caller Anybody() { return {.authenticated = true, .roles = kEveryRole}; }
@@ -65,9 +66,10 @@ absl::Status Authorize(const AccessRule& rule, const Caller& caller) {
   if (rule.anyone || (caller.roles & rule.roles) != 0) return absl::OkStatus();
   const std::string takes = absl::StrCat(rule.method, " takes the role ", Names(rule.roles));
   if (!caller.authenticated) {
-    return WithReason(absl::UnauthenticatedError(absl::StrCat(
-                          takes, "; show a certificate (--tls_cert_file) or a token (--token_file)")),
-                      "NO_CREDENTIALS");
+    return WithReason(
+        absl::UnauthenticatedError(absl::StrCat(
+            takes, "; show a certificate (--tls_cert_file) or a token (--token_file)")),
+        "NO_CREDENTIALS");
   }
   if (caller.roles == 0) {
     return WithReason(

@@ -47,40 +47,37 @@ absl::Status FileRoots::Check() const {
   return CheckRoot("--checkpoint_root", checkpoints);
 }
 
-absl::Status FileRoots::CheckJob(const v1::JobSpec& spec) const {
-  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+absl::Status FileRoots::CheckData(const std::string& path) const {
   // "": the default text, which no job file chooses.
-  if (!spec.data().empty()) {
-    TESSERA_RETURN_IF_ERROR(CheckIn("data", spec.data(), data, "--data_root"));
-  }
-  if (!checkpoint.dir().empty()) {
-    TESSERA_RETURN_IF_ERROR(
-        CheckIn("checkpoint.dir", checkpoint.dir(), checkpoints, "--checkpoint_root"));
-  }
-  const std::string& resume = checkpoint.resume();
-  if (!resume.empty() && resume != "none" && resume != "auto") {
-    TESSERA_RETURN_IF_ERROR(CheckIn("checkpoint.resume", resume, checkpoints, "--checkpoint_root"));
-  }
-  if (checkpoint.import().empty() || data.empty()) return absl::OkStatus();
-  if (!checkpoints.empty() && fs::path(checkpoint.import()).is_absolute() &&
-      IsIn(checkpoints, checkpoint.import())) {
-    return absl::OkStatus();
-  }
-  return CheckIn("checkpoint.import", checkpoint.import(), data, "--data_root");
+  return path.empty() ? absl::OkStatus() : CheckIn("data", path, data, "--data_root");
 }
 
-absl::Status FileRoots::CheckFile(absl::string_view field, const std::string& path) const {
-  if (data.empty() || checkpoints.empty() || IsIn(data, path) || IsIn(checkpoints, path)) {
+absl::Status FileRoots::CheckImport(const std::string& path) const {
+  if (path.empty() || (!checkpoints.empty() && CheckCheckpoint("checkpoint.import", path).ok())) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat("leads out of ", data, " and ", checkpoints,
-                                          " (--data_root, --checkpoint_root); copy the file there"));
+  return CheckIn("checkpoint.import", path, data, "--data_root");
+}
+
+absl::Status FileRoots::CheckCheckpoint(absl::string_view field, const std::string& path) const {
+  return path.empty() ? absl::OkStatus() : CheckIn(field, path, checkpoints, "--checkpoint_root");
+}
+
+absl::Status FileRoots::CheckJob(const v1::JobSpec& spec) const {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  TESSERA_RETURN_IF_ERROR(CheckData(spec.data()));
+  TESSERA_RETURN_IF_ERROR(CheckCheckpoint("checkpoint.dir", checkpoint.dir()));
+  TESSERA_RETURN_IF_ERROR(CheckImport(checkpoint.import()));
+  const std::string& resume = checkpoint.resume();
+  if (resume == "none" || resume == "auto") return absl::OkStatus();
+  return CheckCheckpoint("checkpoint.resume", resume);
 }
 
 const FileRoots& FileRoots::OfProcess() {
   static const auto& roots = *new FileRoots([] {
     const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
-    return env.ok() ? env->roots : FileRoots();
+    if (!env.ok()) return FileRoots();
+    return FileRoots{.data = env->data_root, .checkpoints = env->checkpoint_root};
   }());
   return roots;
 }

@@ -26,11 +26,13 @@ struct FileRoots {
   bool any() const { return !data.empty() || !checkpoints.empty(); }
   // INVALID_ARGUMENT (field --data_root or --checkpoint_root): one is no folder.
   absl::Status Check() const;
-  // INVALID_ARGUMENT: a path of the job is relative or leads out of its root; names the field.
+  // INVALID_ARGUMENT of the field: the path is relative or leads out of its root.
+  absl::Status CheckData(const std::string& path) const;
+  absl::Status CheckImport(const std::string& path) const;
+  // `field`: checkpoint.dir or checkpoint.resume.
+  absl::Status CheckCheckpoint(absl::string_view field, const std::string& path) const;
+  // All paths of a job, before it is made; workers check each again when they open it.
   absl::Status CheckJob(const v1::JobSpec& spec) const;
-  // INVALID_ARGUMENT of `field`: `path` is in neither root, where there is one that it has to be
-  // in.
-  absl::Status CheckFile(absl::string_view field, const std::string& path) const;
 
   // Of this process's environment, read on first use.
   static const FileRoots& OfProcess();

@@ -50,9 +50,9 @@ Authenticator::Shown ShownBy(const grpc::ServerContextBase& context) {
   // One that comes twice is refused as a whole.
   const auto [first, end] = metadata.equal_range("authorization");
   for (auto entry = first; entry != end; ++entry) {
-    shown.authorization = absl::StrCat(
-        shown.authorization.value_or(""),
-        absl::string_view(entry->second.data(), entry->second.size()));
+    shown.authorization =
+        absl::StrCat(shown.authorization.value_or(""),
+                     absl::string_view(entry->second.data(), entry->second.size()));
   }
   return shown;
 }
@@ -84,8 +84,8 @@ absl::StatusOr<Guard::Pass> Guard::Admit(const AccessRule& rule,
     if (caller.ok()) pass.caller = *std::move(caller);
   }
   // Counted before they are refused: whoever guesses tokens is slowed down too.
-  const std::string who = absl::StrCat(HostOf(context.peer()),
-                                       pass.caller.name.empty() ? "" : " ", pass.caller.name);
+  const std::string who =
+      absl::StrCat(HostOf(context.peer()), pass.caller.name.empty() ? "" : " ", pass.caller.name);
   TESSERA_RETURN_IF_ERROR(limits_.Begin(who, stream));
   pass.end = [this, who, stream] { limits_.End(who, stream); };
   absl::Status status = known.ok() ? Authorize(rule, pass.caller) : known;

@@ -6,6 +6,7 @@
 #include "common/grpc_guard.h"
 #include "common/grpc_status.h"
 #include "common/status_macros.h"
+#include "grpcpp/impl/codegen/server_callback_handlers.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/support/server_callback.h"
@@ -89,12 +90,12 @@ class GuardedMethod final : public MethodHandler {
     absl::StatusOr<Guard::Pass> pass =
         guard_->Admit(*rule_, *call.server_context, type_ != RpcMethod::NORMAL_RPC);
     if (!pass.ok()) return Refuse(type_, pass.status(), call);
-    const HandlerParameter counted(
-        call.call, call.server_context, call.request, grpc::Status::OK, nullptr,
-        [over = call.call_requester, end = std::move(pass->end)] {
-          end();
-          over();
-        });
+    const HandlerParameter counted(call.call, call.server_context, call.request, grpc::Status::OK,
+                                   nullptr,
+                                   [over = call.call_requester, end = std::move(pass->end)] {
+                                     end();
+                                     over();
+                                   });
     if (has_request) {
       const absl::Status status = guard_->CheckRequest(*rule_, pass->caller, *request_, bytes);
       if (!status.ok()) return Refuse(type_, status, counted);
@@ -136,8 +137,8 @@ absl::StatusOr<std::unique_ptr<grpc::Service>> GuardedService::Create(const Guar
 absl::Status GuardedService::Add(const Guard* guard,
                                  const google::protobuf::MethodDescriptor& method,
                                  MethodHandler* inner) {
-  const std::string& name = names_.emplace_back(
-      absl::StrCat("/", method.service()->full_name(), "/", method.name()));
+  const std::string& name =
+      names_.emplace_back(absl::StrCat("/", method.service()->full_name(), "/", method.name()));
   const AccessRule* rule = guard->FindRule(name);
   if (rule == nullptr) {
     return absl::FailedPreconditionError(
@@ -148,9 +149,8 @@ absl::Status GuardedService::Add(const Guard* guard,
   if (inner == nullptr || (method.client_streaming() && !method.server_streaming()) ||
       (!rule->job_field.empty() &&
        (job == nullptr || job->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is of a kind that cannot be guarded, or has no field ",
-                     rule->job_field));
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " is of a kind that cannot be guarded, or has no field ", rule->job_field));
   }
   const RpcMethod::RpcType type = method.client_streaming()   ? RpcMethod::BIDI_STREAMING
                                   : method.server_streaming() ? RpcMethod::SERVER_STREAMING

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/impl/service_type.h"
 
 namespace tessera {
 

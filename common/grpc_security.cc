@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/client_security.h"
 #include "common/errors.h"
 #include "common/process_env.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -109,6 +110,10 @@ absl::Status ClientSecurity::Check(const std::string& target) const {
                                      " in the clear; give --tls_ca_file, or use certificates"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckClientSecurity(const std::string& target) {
+  return ClientSecurity::OfProcess().Check(target);
 }
 
 ClientSecurity::Interceptors ClientSecurity::InterceptorsFor(const std::string& target) const {

@@ -67,8 +67,8 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field, in
 }  // namespace
 
 absl::Status LimitExceeded(absl::string_view name, int64_t limit, absl::string_view what) {
-  return WithLimit(WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                                  what, "; the limit ", name, " is ", limit)),
+  return WithLimit(WithReason(absl::ResourceExhaustedError(
+                                  absl::StrCat(what, "; the limit ", name, " is ", limit)),
                               "LIMIT_EXCEEDED"),
                    name, limit);
 }
@@ -84,10 +84,11 @@ absl::Status CallerLimits::Begin(const std::string& caller, bool stream) {
   const auto most = static_cast<double>(options_.max_requests_per_second);
   const auto [entry, added] = counts_.try_emplace(caller);
   Counts& counts = entry->second;
-  counts.tokens = added ? most
-                        : std::min(most, counts.tokens + most * absl::ToDoubleSeconds(std::max(
-                                                                    now - counts.filled,
-                                                                    absl::ZeroDuration())));
+  counts.tokens =
+      added
+          ? most
+          : std::min(most, counts.tokens + most * absl::ToDoubleSeconds(std::max(
+                                                      now - counts.filled, absl::ZeroDuration())));
   counts.filled = now;
   if (counts.tokens < 1) {
     return LimitExceeded("max_requests_per_second", options_.max_requests_per_second,

@@ -35,8 +35,8 @@ absl::StatusOr<ProcessEnv> ProcessEnv::Read() {
     }
   }
   env.token_file = Get("TESSERA_TOKEN_FILE");
-  env.roots.data = Get("TESSERA_DATA_ROOT");
-  env.roots.checkpoints = Get("TESSERA_CHECKPOINT_ROOT");
+  env.data_root = Get("TESSERA_DATA_ROOT");
+  env.checkpoint_root = Get("TESSERA_CHECKPOINT_ROOT");
   env.test_fault = Get("TESSERA_TEST_FAULT");
   env.test_gradients_dir = Get("TESSERA_TEST_GRADIENTS_DIR");
   env.nccl_library = Get("TESSERA_NCCL_LIBRARY");

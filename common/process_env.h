@@ -13,7 +13,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/file_roots.h"
 #include "common/tls.h"
 
 namespace tessera {
@@ -32,7 +31,8 @@ struct ProcessEnv {
   std::string token_file;
   // TESSERA_DATA_ROOT, TESSERA_CHECKPOINT_ROOT: as --data_root and --checkpoint_root: the folders
   // that a job's files have to be in (common/file_roots.h). "": anywhere.
-  FileRoots roots;
+  std::string data_root;
+  std::string checkpoint_root;
   // TESSERA_TEST_FAULT: for tests: where a worker is to stop, wait or die (worker/fault_points.h).
   // "": nowhere.
   std::string test_fault;

@@ -68,8 +68,8 @@ absl::Status CheckIdentity(const TlsOptions& options) {
 
 absl::Status CheckGiven(absl::string_view flag, const std::string& path) {
   if (!path.empty()) return absl::OkStatus();
-  return InvalidField(flag,
-                      "is not given; --tls_cert_file, --tls_key_file and --tls_ca_file go together");
+  return InvalidField(
+      flag, "is not given; --tls_cert_file, --tls_key_file and --tls_ca_file go together");
 }
 
 }  // namespace

@@ -31,15 +31,17 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   }
   std::string text(2 * kMost, '\0');
   const ssize_t got = read(file.get(), text.data(), text.size());
-  if (got < 0) return InvalidField(kField, absl::StrCat(path, " cannot be read: ", strerror(errno)));
+  if (got < 0)
+    return InvalidField(kField, absl::StrCat(path, " cannot be read: ", strerror(errno)));
   text.resize(static_cast<size_t>(got));
   std::string token(absl::StripAsciiWhitespace(text));
-  const bool plain =
-      std::all_of(token.begin(), token.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
+  const bool plain = std::all_of(token.begin(), token.end(),
+                                 [](unsigned char c) { return absl::ascii_isgraph(c); });
   if (!plain || token.size() < kLeast || token.size() > kMost) {
-    return InvalidField(kField, absl::StrCat(path, " holds no token: 16 to 4096 printable "
-                                                   "characters without spaces, e.g. of `openssl "
-                                                   "rand -hex 32`"));
+    return InvalidField(kField, absl::StrCat(path,
+                                             " holds no token: 16 to 4096 printable "
+                                             "characters without spaces, e.g. of `openssl "
+                                             "rand -hex 32`"));
   }
   return token;
 }

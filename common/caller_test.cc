@@ -45,8 +45,9 @@ TEST(CallerTest, AWorkerOfJobsTouchesTheseAlone) {
   EXPECT_TRUE(bound.MayTouch("b"));
   EXPECT_FALSE(bound.MayTouch("c"));
   EXPECT_FALSE(bound.MayTouch(""));
-  for (const Caller& any : {Of({"tessera://worker"}), Of({"tessera://worker/a", "tessera://worker"}),
-                            Of({"tessera://worker", "tessera://worker/a"})}) {
+  for (const Caller& any :
+       {Of({"tessera://worker"}), Of({"tessera://worker/a", "tessera://worker"}),
+        Of({"tessera://worker", "tessera://worker/a"})}) {
     EXPECT_TRUE(any.MayTouch("c"));
     EXPECT_TRUE(any.MayTouch(""));
   }

@@ -9,7 +9,6 @@ namespace {
 
 constexpr char kReasonUrl[] = "tessera.reason";
 constexpr char kFieldUrl[] = "tessera.field";
-constexpr char kLimitUrl[] = "tessera.limit";
 
 std::string Payload(const absl::Status& status, const char* url) {
   const auto payload = status.GetPayload(url);
@@ -36,13 +35,6 @@ absl::Status InvalidField(absl::string_view field, absl::string_view message) {
 }
 
 std::string Field(const absl::Status& status) { return Payload(status, kFieldUrl); }
-
-absl::Status WithLimit(absl::Status status, absl::string_view name, int64_t value) {
-  if (!status.ok()) status.SetPayload(kLimitUrl, absl::Cord(absl::StrCat(name, "=", value)));
-  return status;
-}
-
-std::string Limit(const absl::Status& status) { return Payload(status, kLimitUrl); }
 
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;

@@ -9,7 +9,6 @@
 #ifndef TESSERA_COMMON_ERRORS_H_
 #define TESSERA_COMMON_ERRORS_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,12 +29,6 @@ absl::Status InvalidField(absl::string_view field, absl::string_view message);
 
 // The field given with InvalidField; "" where there is none.
 std::string Field(const absl::Status& status);
-
-// `status` with the name and the value of the limit that was exceeded.
-absl::Status WithLimit(absl::Status status, absl::string_view name, int64_t value);
-
-// "NAME=VALUE" as given with WithLimit; "" where there is none.
-std::string Limit(const absl::Status& status);
 
 // `status` with `context` and ": " before its message; code, reason and field stay. An OK status
 // stays as it is.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/errors.h"
+#include "common/limits.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 

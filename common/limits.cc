@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/status_macros.h"
@@ -15,6 +16,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+constexpr char kLimitUrl[] = "tessera.limit";
 constexpr absl::Duration kIdle = absl::Seconds(1);
 
 std::string PathOf(const std::string& path, const FieldDescriptor& field, int index) {
@@ -67,10 +69,16 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field, in
 }  // namespace
 
 absl::Status LimitExceeded(absl::string_view name, int64_t limit, absl::string_view what) {
-  return WithLimit(WithReason(absl::ResourceExhaustedError(
-                                  absl::StrCat(what, "; the limit ", name, " is ", limit)),
-                              "LIMIT_EXCEEDED"),
-                   name, limit);
+  absl::Status status = WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(what, "; the limit ", name, " is ", limit)),
+      "LIMIT_EXCEEDED");
+  status.SetPayload(kLimitUrl, absl::Cord(absl::StrCat(name, "=", limit)));
+  return status;
+}
+
+std::string Limit(const absl::Status& status) {
+  const auto payload = status.GetPayload(kLimitUrl);
+  return payload.has_value() ? std::string(*payload) : "";
 }
 
 absl::Status CheckStrings(const Message& message, int64_t max_string_bytes) {

@@ -27,6 +27,9 @@ namespace tessera {
 // `name` is the limit's flag without its dashes, where it has one.
 absl::Status LimitExceeded(absl::string_view name, int64_t limit, absl::string_view what);
 
+// "NAME=LIMIT" of such a status; "" of others.
+std::string Limit(const absl::Status& status);
+
 // RESOURCE_EXHAUSTED: a string or bytes field of `message`, however deep, is longer than
 // `max_string_bytes`; names the field by its path.
 absl::Status CheckStrings(const google::protobuf::Message& message, int64_t max_string_bytes);

@@ -112,7 +112,7 @@ absl::Status Guard::CheckRequest(const AccessRule& rule, const Caller& caller,
     return absl::InvalidArgumentError(
         absl::StrCat("the request is no ", type.full_name(), "; are both sides of one build?"));
   }
-  TESSERA_RETURN_IF_ERROR(CheckStrings(*message, options_.max_string_bytes));
+  TESSERA_RETURN_IF_ERROR(CheckMessage(*message, options_.message_limits));
   if (rule.job_field.empty()) return absl::OkStatus();
   const google::protobuf::FieldDescriptor* field = type.FindFieldByName(rule.job_field);
   return AuthorizeJob(rule, caller, message->GetReflection()->GetString(*message, field));

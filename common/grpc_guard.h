@@ -9,7 +9,7 @@
 // (common/limits.h), or INVALID_ARGUMENT where the request is no message of its kind.
 //
 // Of a stream that the client writes to, the guard sees no message: its handler asks
-// AuthorizeJob and CheckStrings itself.
+// AuthorizeJob and CheckMessage itself.
 //
 // Thread-safe. Outlives the services that it has wrapped, as do those that were wrapped.
 #ifndef TESSERA_COMMON_GRPC_GUARD_H_
@@ -42,7 +42,7 @@ class Guard {
     const Authenticator* authenticator = nullptr;
     CallerLimits::Options limits = {};
     int64_t max_message_bytes = 64 << 20;
-    int64_t max_string_bytes = 64 << 10;
+    MessageLimits message_limits = {};
   };
   // A call that was let pass.
   struct Pass {

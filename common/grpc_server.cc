@@ -114,7 +114,7 @@ GrpcServer::GrpcServer(const Options& options)
                             .authenticator = options.authenticator,
                             .limits = options.limits,
                             .max_message_bytes = options.max_message_bytes,
-                            .max_string_bytes = options.max_string_bytes}) {}
+                            .message_limits = options.message_limits}) {}
 
 GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
 

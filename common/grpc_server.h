@@ -45,7 +45,7 @@ class GrpcServer {
     const Authenticator* authenticator = nullptr;
     CallerLimits::Options limits = {};
     int64_t max_message_bytes = 64 << 20;
-    int64_t max_string_bytes = 64 << 10;
+    MessageLimits message_limits = {};
   };
   struct NamedService {
     // What health checks ask for, e.g. "tessera.v1.JobService".

@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/status_macros.h"
 #include "google/protobuf/descriptor.h"
+#include "tessera/v1/model.pb.h"
 
 namespace tessera {
 namespace {
@@ -24,47 +25,58 @@ std::string PathOf(const std::string& path, const FieldDescriptor& field, int in
   return index < 0 ? name : absl::StrCat(name, "[", index, "]");
 }
 
-// Of field `field`, which is set; `index` -1: it is not repeated.
-absl::Status CheckField(const Message& message, const FieldDescriptor& field, int index,
-                        const std::string& path, int64_t limit);
+// One walk over a message.
+class Walk {
+ public:
+  explicit Walk(const MessageLimits& limits) : limits_(limits) {}
 
-absl::Status CheckMessage(const Message& message, const std::string& path, int64_t limit) {
-  const auto* reflection = message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection->ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING &&
-        field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-      continue;
+  absl::Status Visit(const Message& message, const std::string& path) {
+    if (message.GetDescriptor() == v1::Module::descriptor() && ++modules_ > limits_.max_modules) {
+      return LimitExceeded("max_modules", limits_.max_modules,
+                           absl::StrCat(path, " is module ", modules_));
     }
-    if (!field->is_repeated()) {
-      TESSERA_RETURN_IF_ERROR(CheckField(message, *field, -1, path, limit));
-      continue;
+    const auto* reflection = message.GetReflection();
+    std::vector<const FieldDescriptor*> fields;
+    reflection->ListFields(message, &fields);
+    for (const FieldDescriptor* field : fields) {
+      if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING &&
+          field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+        continue;
+      }
+      if (!field->is_repeated()) {
+        TESSERA_RETURN_IF_ERROR(VisitField(message, *field, -1, path));
+        continue;
+      }
+      for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+        TESSERA_RETURN_IF_ERROR(VisitField(message, *field, i, path));
+      }
     }
-    for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
-      TESSERA_RETURN_IF_ERROR(CheckField(message, *field, i, path, limit));
-    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
 
-absl::Status CheckField(const Message& message, const FieldDescriptor& field, int index,
-                        const std::string& path, int64_t limit) {
-  const auto* reflection = message.GetReflection();
-  if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-    return CheckMessage(index < 0 ? reflection->GetMessage(message, &field)
-                                  : reflection->GetRepeatedMessage(message, &field, index),
-                        PathOf(path, field, index), limit);
+ private:
+  // `index` -1: the field is not repeated.
+  absl::Status VisitField(const Message& message, const FieldDescriptor& field, int index,
+                          const std::string& path) {
+    const auto* reflection = message.GetReflection();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      return Visit(index < 0 ? reflection->GetMessage(message, &field)
+                             : reflection->GetRepeatedMessage(message, &field, index),
+                   PathOf(path, field, index));
+    }
+    std::string scratch;
+    const std::string& text =
+        index < 0 ? reflection->GetStringReference(message, &field, &scratch)
+                  : reflection->GetRepeatedStringReference(message, &field, index, &scratch);
+    const auto bytes = static_cast<int64_t>(text.size());
+    if (bytes <= limits_.max_string_bytes) return absl::OkStatus();
+    return LimitExceeded("max_string_bytes", limits_.max_string_bytes,
+                         absl::StrCat(PathOf(path, field, index), " has ", bytes, " bytes"));
   }
-  std::string scratch;
-  const std::string& text =
-      index < 0 ? reflection->GetStringReference(message, &field, &scratch)
-                : reflection->GetRepeatedStringReference(message, &field, index, &scratch);
-  const auto bytes = static_cast<int64_t>(text.size());
-  if (bytes <= limit) return absl::OkStatus();
-  return LimitExceeded("max_string_bytes", limit,
-                       absl::StrCat(PathOf(path, field, index), " has ", bytes, " bytes"));
-}
+
+  const MessageLimits limits_;
+  int64_t modules_ = 0;
+};
 
 }  // namespace
 
@@ -81,8 +93,8 @@ std::string Limit(const absl::Status& status) {
   return payload.has_value() ? std::string(*payload) : "";
 }
 
-absl::Status CheckStrings(const Message& message, int64_t max_string_bytes) {
-  return CheckMessage(message, "", max_string_bytes);
+absl::Status CheckMessage(const Message& message, const MessageLimits& limits) {
+  return Walk(limits).Visit(message, "");
 }
 
 absl::Status CallerLimits::Begin(const std::string& caller, bool stream) {

@@ -30,9 +30,15 @@ absl::Status LimitExceeded(absl::string_view name, int64_t limit, absl::string_v
 // "NAME=LIMIT" of such a status; "" of others.
 std::string Limit(const absl::Status& status);
 
-// RESOURCE_EXHAUSTED: a string or bytes field of `message`, however deep, is longer than
-// `max_string_bytes`; names the field by its path.
-absl::Status CheckStrings(const google::protobuf::Message& message, int64_t max_string_bytes);
+struct MessageLimits {
+  // Of each field of strings or bytes, however deep.
+  int64_t max_string_bytes = 64 << 10;
+  // Of all models in a message together.
+  int64_t max_modules = 1'000'000;
+};
+
+// RESOURCE_EXHAUSTED: `message` is beyond one of them; names the field by its path.
+absl::Status CheckMessage(const google::protobuf::Message& message, const MessageLimits& limits);
 
 // Requests and streams of each caller. Thread-safe.
 class CallerLimits {

@@ -16,13 +16,25 @@ TEST(LimitsTest, AStringThatIsTooLongIsNamedByItsPath) {
   v1::Module* root = request.mutable_spec()->mutable_model()->mutable_spec()->mutable_root();
   root->add_children()->set_name("a");
   root->add_children()->set_name("12345");
-  EXPECT_TRUE(CheckStrings(request, 5).ok());
-  const absl::Status status = CheckStrings(request, 4);
+  EXPECT_TRUE(CheckMessage(request, {.max_string_bytes = 5}).ok());
+  const absl::Status status = CheckMessage(request, {.max_string_bytes = 4});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Reason(status), "LIMIT_EXCEEDED");
   EXPECT_EQ(Limit(status), "max_string_bytes=4");
   EXPECT_EQ(status.message(),
             "spec.model.spec.root.children[1].name has 5 bytes; the limit max_string_bytes is 4");
+}
+
+TEST(LimitsTest, ModulesAreCountedOverAllOfAModel) {
+  v1::CreateJobRequest request;
+  v1::Module* root = request.mutable_spec()->mutable_model()->mutable_spec()->mutable_root();
+  root->add_children()->add_children();
+  root->add_children();
+  EXPECT_TRUE(CheckMessage(request, {.max_modules = 4}).ok());
+  const absl::Status status = CheckMessage(request, {.max_modules = 3});
+  EXPECT_EQ(Limit(status), "max_modules=3");
+  EXPECT_EQ(status.message(),
+            "spec.model.spec.root.children[1] is module 4; the limit max_modules is 3");
 }
 
 class CallerLimitsTest : public testing::Test {

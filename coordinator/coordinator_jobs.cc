@@ -8,6 +8,7 @@
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/explain.h"
@@ -77,8 +78,9 @@ absl::StatusOr<std::optional<v1::Job>> Coordinator::CheckNewLocked(const std::st
                                                  "; cancel it or take another name"));
   }
   if (static_cast<int64_t>(live_.size()) >= options_.max_live_jobs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", live_.size(), " live jobs; cancel some of them first"));
+    return LimitExceeded(
+        "max_jobs", options_.max_live_jobs,
+        absl::StrCat("there are ", live_.size(), " live jobs, cancel some of them first"));
   }
   return std::optional<v1::Job>();
 }

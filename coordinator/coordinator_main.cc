@@ -81,7 +81,9 @@ void AddLimitFlags(CLI::App& app, Flags& flags) {
     app.add_option(name, value, help)->capture_default_str()->check(CLI::PositiveNumber);
   };
   add("--max_message_bytes", flags.server.max_message_bytes, "Of one request");
-  add("--max_string_bytes", flags.server.max_string_bytes, "Of one string in a request");
+  add("--max_string_bytes", flags.server.message_limits.max_string_bytes,
+      "Of one string in a request");
+  add("--max_modules", flags.server.message_limits.max_modules, "Of a model");
   add("--max_jobs", flags.max_jobs, "Jobs that have not ended");
   add("--max_members", flags.max_members, "Agents and ranks that attend");
   add("--max_streams", flags.server.limits.max_streams, "Open streams of one caller");
@@ -115,7 +117,7 @@ int Serve(const Flags& flags, const EndSignals& signals) {
   StatsService stats(&coordinator);
   MembershipService members(&coordinator, {.authenticator = authenticator->get(),
                                            .max_members = flags.max_members,
-                                           .max_string_bytes = flags.server.max_string_bytes});
+                                           .message_limits = flags.server.message_limits});
   GrpcServer::Options serve = flags.server;
   serve.rules = AccessRules();
   serve.authenticator = authenticator->get();

@@ -3,13 +3,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/limits.h"
 #include "common/status_macros.h"
 
 namespace tessera {
 
 absl::Status MemberCheck::Check(const v1::AttendRequest& message) const {
-  TESSERA_RETURN_IF_ERROR(CheckStrings(message, options_.max_string_bytes));
+  TESSERA_RETURN_IF_ERROR(CheckMessage(message, options_.message_limits));
   if (!message.has_join_host() && !message.has_join_rank()) return absl::OkStatus();
   if (const int64_t members = *members_; members > options_.max_members) {
     return LimitExceeded("max_members", options_.max_members,

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/caller.h"
+#include "common/limits.h"
 #include "tessera/v1/membership_service.pb.h"
 
 namespace tessera {
@@ -22,7 +23,7 @@ class MemberCheck {
   struct Options {
     Caller caller = Anybody();
     int64_t max_members = 100'000;
-    int64_t max_string_bytes = 64 << 10;
+    MessageLimits message_limits = {};
   };
   // `members`: how many there are. Not owned.
   MemberCheck(Options options, std::atomic<int64_t>* members)
@@ -37,7 +38,7 @@ class MemberCheck {
   }
 
   // PERMISSION_DENIED (OTHER_JOB): a join to a job that is not the caller's. RESOURCE_EXHAUSTED:
-  // max_members, max_string_bytes.
+  // max_members, and those of CheckMessage.
   absl::Status Check(const v1::AttendRequest& message) const;
 
  private:

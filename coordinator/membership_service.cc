@@ -189,11 +189,10 @@ grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* MembershipServic
     absl::StatusOr<Caller> known = options_.authenticator->Identify(ShownBy(*context));
     if (known.ok()) caller = *std::move(known);
   }
-  return AttendReactor::Start(coordinator_,
-                              MemberCheck({.caller = std::move(caller),
-                                           .max_members = options_.max_members,
-                                           .max_string_bytes = options_.max_string_bytes},
-                                          &members_));
+  return AttendReactor::Start(coordinator_, MemberCheck({.caller = std::move(caller),
+                                                         .max_members = options_.max_members,
+                                                         .message_limits = options_.message_limits},
+                                                        &members_));
 }
 
 grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerContext* context,

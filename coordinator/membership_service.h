@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "common/authenticator.h"
+#include "common/limits.h"
 #include "coordinator/coordinator.h"
 #include "tessera/v1/membership_service.grpc.pb.h"
 
@@ -32,7 +33,7 @@ class MembershipService final : public MembershipServiceBase {
     const Authenticator* authenticator = nullptr;
     // Agents and ranks that attend.
     int64_t max_members = 100'000;
-    int64_t max_string_bytes = 64 << 10;
+    MessageLimits message_limits = {};
   };
   explicit MembershipService(Coordinator* coordinator) : MembershipService(coordinator, {}) {}
   MembershipService(Coordinator* coordinator, Options options)

@@ -41,6 +41,8 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(2 * options.max_message_bytes, INT_MAX)));
   builder.SetMaxSendMessageSize(-1);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("server").Resize(static_cast<size_t>(options.max_buffer_bytes)));
   // Two servers on one port would each get some of the workers.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Costs as much as the heartbeats themselves with thousands of connections.

@@ -46,6 +46,8 @@ class GrpcServer {
     CallerLimits::Options limits = {};
     int64_t max_message_bytes = 64 << 20;
     MessageLimits message_limits = {};
+    // What gRPC may hold for all connections; beyond it streams are ended.
+    int64_t max_buffer_bytes = int64_t{2} << 30;
   };
   struct NamedService {
     // What health checks ask for, e.g. "tessera.v1.JobService".

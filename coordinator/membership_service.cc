@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "common/grpc_guard.h"
 #include "common/mutex.h"
+#include "coordinator/member_check.h"
 #include "coordinator/service_reply.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 
@@ -21,14 +23,15 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
                             public std::enable_shared_from_this<AttendReactor> {
  public:
   // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
-  static AttendReactor* Start(Coordinator* coordinator) {
-    auto reactor = std::make_shared<AttendReactor>(coordinator);
+  static AttendReactor* Start(Coordinator* coordinator, MemberCheck check) {
+    auto reactor = std::make_shared<AttendReactor>(coordinator, std::move(check));
     reactor->self_ = reactor;
     reactor->StartRead(&reactor->request_);
     return reactor.get();
   }
 
-  explicit AttendReactor(Coordinator* coordinator) : coordinator_(coordinator) {}
+  AttendReactor(Coordinator* coordinator, MemberCheck check)
+      : coordinator_(coordinator), check_(std::move(check)) {}
 
   void Send(v1::AttendResponse message) override {
     {
@@ -49,8 +52,10 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
 
   void OnReadDone(bool ok) override {
     if (!ok) return Lost();
-    absl::Status status;
-    if (member_ != 0) {
+    absl::Status status = check_.Check(request_);
+    if (!status.ok()) {
+      // Not passed on.
+    } else if (member_ != 0) {
       status = coordinator_->Receive(member_, request_);
     } else {
       absl::StatusOr<MemberId> member = coordinator_->Join(request_, shared_from_this());
@@ -117,6 +122,7 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
   }
 
   Coordinator* const coordinator_;
+  const MemberCheck check_;
   std::shared_ptr<AttendReactor> self_;
   v1::AttendRequest request_;    // of the one read at a time
   MemberId member_ = 0;          // set by the first read
@@ -176,8 +182,17 @@ grpc::ByteBuffer Share(std::shared_ptr<const std::string> bytes) {
 }  // namespace
 
 grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* MembershipService::Attend(
-    grpc::CallbackServerContext*) {
-  return AttendReactor::Start(coordinator_);
+    grpc::CallbackServerContext* context) {
+  Caller caller = Anybody();
+  if (options_.authenticator != nullptr) {
+    // The guard has let it pass.
+    absl::StatusOr<Caller> known = options_.authenticator->Identify(ShownBy(*context));
+    if (known.ok()) caller = *std::move(known);
+  }
+  return AttendReactor::Start(coordinator_, MemberCheck({.caller = std::move(caller),
+                                                         .max_members = options_.max_members,
+                                                         .message_limits = options_.message_limits},
+                                                        &members_));
 }
 
 grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerContext* context,

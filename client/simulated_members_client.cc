@@ -14,7 +14,6 @@
 #include "common/grpc_channel.h"
 #include "common/grpc_status.h"
 #include "common/mutex.h"
-#include "grpcpp/impl/codegen/proto_utils.h"
 #include "tessera/v1/plan_service.grpc.pb.h"
 
 namespace tessera {

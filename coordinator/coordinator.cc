@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-Coordinator::Coordinator(Options options) : options_(options), members_(options.membership) {
+Coordinator::Coordinator(Options options) : CoordinatorCore(options) {
   MutexLock lock(mutex_);
   members_.Advance(options_.clock->Now());
 }
@@ -44,22 +44,24 @@ void Coordinator::Shutdown() {
   Flush();
 }
 
-void Coordinator::SendLocked(MemberId member, v1::AttendResponse message) {
+void CoordinatorCore::SendLocked(MemberId member, v1::AttendResponse message) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = found->second, message = std::move(message)] { sink->Send(message); });
 }
 
-void Coordinator::CloseLocked(MemberId member, const absl::Status& status) {
+void CoordinatorCore::CloseLocked(MemberId member, const absl::Status& status) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = std::move(found->second), status] { sink->Close(status); });
   sinks_.erase(found);
 }
 
-void Coordinator::LaterLocked(std::function<void()> action) { later_.push_back(std::move(action)); }
+void CoordinatorCore::LaterLocked(std::function<void()> action) {
+  later_.push_back(std::move(action));
+}
 
-void Coordinator::Flush() {
+void CoordinatorCore::Flush() {
   // One thread at a time acts, so that members hear things in the order in which they were decided.
   for (bool mine = false;; mine = true) {
     std::deque<std::function<void()>> actions;

@@ -43,13 +43,13 @@ std::string HostAttendance(const JobEntry& job, const Membership& members) {
 
 }  // namespace
 
-void Coordinator::MatchLocked() {
+void CoordinatorCore::MatchLocked() {
   std::vector<JobEntry*> jobs;
   for (const auto& [id, job] : live_) jobs.push_back(job);
   for (JobEntry* job : jobs) MatchJobLocked(*job);
 }
 
-void Coordinator::MatchJobLocked(JobEntry& job) {
+void CoordinatorCore::MatchJobLocked(JobEntry& job) {
   if (job.reserved || job.lifecycle.ended()) return;
   const std::string& name = job.lifecycle.proto().name();
   RefuseWrongProgramsLocked(job);
@@ -71,7 +71,7 @@ void Coordinator::MatchJobLocked(JobEntry& job) {
 }
 
 // The oldest of those that are large enough, as soon as they are enough.
-void Coordinator::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered) {
+void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered) {
   const int local = RanksOfHost(*job.spec);
   std::vector<MemberId> hosts;
   for (const MemberId id : offered) {
@@ -84,7 +84,7 @@ void Coordinator::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& o
   ReserveLocked(job, hosts, world_size);
 }
 
-absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& program) {
+absl::Status CoordinatorCore::CheckProgram(const JobEntry& job, const std::string& program) {
   const bool attached = job.spec->workload() == "attached";
   if (attached != program.empty()) return absl::OkStatus();
   const std::string& name = job.lifecycle.proto().name();
@@ -102,7 +102,7 @@ absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& p
 }
 
 // Hosts that came before their job; later ones are refused when they join.
-void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
+void CoordinatorCore::RefuseWrongProgramsLocked(const JobEntry& job) {
   for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
     const absl::Status status = CheckProgram(job, members_.FindHost(id)->program);
     if (status.ok()) continue;
@@ -111,8 +111,8 @@ void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
   }
 }
 
-Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
-                                    const std::string& second) {
+Blame CoordinatorCore::SecondHostLocked(const JobEntry& job, MemberId first,
+                                        const std::string& second) {
   const HostMember* host = members_.FindHost(first);
   const std::string there = absl::StrCat("job ", job.lifecycle.proto().name(), " is on host ",
                                          host == nullptr ? "?" : host->name);
@@ -127,7 +127,8 @@ Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
           std::nullopt};
 }
 
-void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size) {
+void CoordinatorCore::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                    int world_size) {
   const std::string& name = job.lifecycle.proto().name();
   job.reserved = true;
   for (const MemberId host : hosts) members_.Reserve(host, name);
@@ -157,8 +158,8 @@ void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& host
   });
 }
 
-void Coordinator::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
-                             std::shared_ptr<const PlannedJob> planned) {
+void CoordinatorCore::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                 std::shared_ptr<const PlannedJob> planned) {
   std::vector<std::string> names;
   for (const MemberId host : hosts) {
     const HostMember* member = members_.FindHost(host);
@@ -182,7 +183,7 @@ void Coordinator::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
   SendFormLocked(job);
 }
 
-void Coordinator::SendFormLocked(JobEntry& job) {
+void CoordinatorCore::SendFormLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
@@ -201,7 +202,7 @@ void Coordinator::SendFormLocked(JobEntry& job) {
   }
 }
 
-void Coordinator::CheckDeadlineLocked(JobEntry& job) {
+void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {
   const bool draft = job.lifecycle.state() == v1::DRAFT;
   if (draft && job.all_joined) return CheckDraftDeadlineLocked(job);
   if ((!draft && job.lifecycle.state() != v1::FORMING) || members_.now() < job.deadline) return;

@@ -77,8 +77,8 @@ absl::StatusOr<MemberId> Coordinator::Join(const v1::AttendRequest& first,
   return member;
 }
 
-void Coordinator::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink,
-                                absl::Duration heartbeat, absl::Duration lease) {
+void CoordinatorCore::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink,
+                                    absl::Duration heartbeat, absl::Duration lease) {
   sinks_[member] = std::move(sink);
   v1::AttendResponse message;
   SetDuration(heartbeat, message.mutable_welcome()->mutable_heartbeat());
@@ -86,8 +86,8 @@ void Coordinator::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sin
   SendLocked(member, std::move(message));
 }
 
-absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
-                                                     std::shared_ptr<MemberSink> sink) {
+absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& join,
+                                                         std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
@@ -118,8 +118,8 @@ absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
   return member;
 }
 
-absl::StatusOr<MemberId> Coordinator::JoinRankLocked(const v1::JoinRank& join,
-                                                     std::shared_ptr<MemberSink> sink) {
+absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& join,
+                                                         std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(join.job()));
   const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
@@ -146,7 +146,7 @@ absl::Status Coordinator::Receive(MemberId member, const v1::AttendRequest& mess
   return status;
 }
 
-absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest& message) {
+absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendRequest& message) {
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
@@ -172,14 +172,16 @@ absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest
     case v1::AttendRequest::kJoinHost:
     case v1::AttendRequest::kJoinRank:
       return InvalidField("message", "this stream has joined already; join once a stream");
+    case v1::AttendRequest::kBroken:
+      break;
     case v1::AttendRequest::MESSAGE_NOT_SET:
       break;
   }
   return InvalidField("message", "is empty or unknown to this coordinator");
 }
 
-absl::Status Coordinator::WorkerExitedLocked(const HostMember& host,
-                                             const v1::WorkerExited& exited) {
+absl::Status CoordinatorCore::WorkerExitedLocked(const HostMember& host,
+                                                 const v1::WorkerExited& exited) {
   JobEntry* job = LiveLocked(host.job);
   const Generation* generation = members_.FindGeneration(host.job);
   if (job == nullptr || generation == nullptr || !generation->live) return absl::OkStatus();
@@ -194,7 +196,7 @@ absl::Status Coordinator::WorkerExitedLocked(const HostMember& host,
   return absl::OkStatus();
 }
 
-void Coordinator::HostLeftLocked(const HostMember& host, const v1::Leave& leave) {
+void CoordinatorCore::HostLeftLocked(const HostMember& host, const v1::Leave& leave) {
   const Generation* generation = members_.FindGeneration(host.job);
   JobEntry* job = LiveLocked(host.job);
   members_.Remove(host.id);
@@ -206,7 +208,7 @@ void Coordinator::HostLeftLocked(const HostMember& host, const v1::Leave& leave)
   DecideLocked(*job);
 }
 
-void Coordinator::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
+void CoordinatorCore::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   if (job == nullptr || generation->ranks[rank.rank].state != State::kJoined) return;
@@ -222,7 +224,7 @@ void Coordinator::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
   ChangedLocked(*job);
 }
 
-void Coordinator::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
+void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   const MemberId member = generation->ranks[rank.rank].id;
@@ -258,7 +260,7 @@ void Coordinator::StreamBroken(MemberId member) {
   Flush();
 }
 
-void Coordinator::LostLocked(MemberId member, bool expired) {
+void CoordinatorCore::LostLocked(MemberId member, bool expired) {
   const HostMember* known = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
   if (known == nullptr && !rank.has_value()) return;
@@ -288,70 +290,10 @@ void Coordinator::LostLocked(MemberId member, bool expired) {
   if (job != nullptr) DecideLocked(*job);
 }
 
-void Coordinator::DecideLocked(JobEntry& job) {
+void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const std::optional<Blame> blame = job.verdict.Decide(members_.now());
   if (blame.has_value()) FailLocked(job, *blame);
-}
-
-absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
-    const v1::ListUnitsRequest& request) {
-  std::shared_ptr<const PlannedJob> planned;
-  {
-    MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
-    TESSERA_RETURN_IF_ERROR(members_.CheckGeneration(request.job(), request.generation()));
-    planned = job->planned;
-    if (planned == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", request.job(), " is DRAFT: it has no units to list yet"));
-    }
-  }
-  return planned->SerializedPage(request.page_token());
-}
-
-v1::WatchJobResponse Coordinator::ProgressEvent(const v1::Progress& progress, const JobEntry& job) {
-  v1::WatchJobResponse event;
-  *event.mutable_progress() = progress;
-  event.mutable_progress()->clear_time_left();
-  const v1::Job& ran = job.lifecycle.proto();
-  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
-  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
-    SetDuration(*left, event.mutable_progress()->mutable_time_left());
-  }
-  return event;
-}
-
-absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
-  {
-    MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
-    TESSERA_RETURN_IF_ERROR(members_.CheckRank(request.job(), request.generation(), request.rank(),
-                                               request.incarnation()));
-    if (request.step() < 0 || request.step() > job->lifecycle.proto().steps()) {
-      return InvalidField("step", absl::StrCat("is ", request.step(), "; the job has ",
-                                               job->lifecycle.proto().steps(), " steps"));
-    }
-    if (!job->stats.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", request.job(), " is DRAFT: nothing of it can have been measured"));
-    }
-    TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
-    job->lifecycle.SetStep(request.step());
-    job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());
-    if (request.measured_bytes() > 0) {
-      members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());
-    }
-    for (const v1::Progress& progress : request.progress()) {
-      if (progress.step() <= job->progress_step) continue;
-      job->progress_step = progress.step();
-      job->lifecycle.SetLoss(progress.loss());
-      job->events->Append(ProgressEvent(progress, *job));
-    }
-    if (request.progress_size() > 0) LaterLocked([events = job->events] { events->Wake(); });
-  }
-  Flush();
-  return absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -1,0 +1,142 @@
+// What the coordinator knows and decides, under its lock. Coordinator is the way in; this header is
+// for its own files.
+//
+// A method that ends in Locked is called with mutex_ held. It acts on members and watchers by
+// LaterLocked; who took the lock calls Flush after it has let go.
+#ifndef TESSERA_COORDINATOR_COORDINATOR_CORE_H_
+#define TESSERA_COORDINATOR_COORDINATOR_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "coordinator/job_entry.h"
+#include "coordinator/member_sink.h"
+#include "coordinator/membership.h"
+#include "coordinator/planned_job.h"
+#include "coordinator/rendezvous.h"
+#include "coordinator/verdict.h"
+#include "tessera/v1/job_service.pb.h"
+#include "tessera/v1/membership_service.pb.h"
+
+namespace tessera {
+
+struct CoordinatorOptions {
+  const Clock* clock = Clock::Real();
+  Membership::Options membership = {};
+  Verdict::Options verdict = {};
+  int64_t max_live_jobs = 1000;
+  int64_t max_ended_jobs = 100;
+  int64_t max_events = 10000;  // of a job
+};
+
+class CoordinatorCore {
+ protected:
+  explicit CoordinatorCore(CoordinatorOptions options)
+      : options_(options), members_(options.membership) {}
+
+  // coordinator_jobs.cc
+  absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The job that request_id already made; an error if it cannot be made now.
+  absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
+                                                        const std::string& request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChangedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_forming.cc
+  void MatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MatchJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                  std::shared_ptr<const PlannedJob> planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
+  // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
+  static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
+  void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_draft.cc
+  void FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<SharedDraft>> FindDraft(const v1::AnnounceModuleRequest& of);
+  void Built(const v1::AnnounceModuleRequest& of, bool finished, bool complete);
+  void SealLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckDraftDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_members.cc
+  void WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink, absl::Duration heartbeat,
+                     absl::Duration lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> JoinHostLocked(const v1::JoinHost& join,
+                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> JoinRankLocked(const v1::JoinRank& join,
+                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReceiveLocked(MemberId member, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WorkerExitedLocked(const HostMember& host, const v1::WorkerExited& exited)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HostLeftLocked(const HostMember& host, const v1::Leave& leave)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankReadyLocked(const RankId& rank, int64_t measured_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankLeftLocked(const RankId& rank, const v1::Leave& leave)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
+  JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_rendezvous.cc
+  void BeginRendezvousLocked(const JobEntry& job, int64_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator.cc. What is to be called without the lock, in order.
+  void SendLocked(MemberId member, v1::AttendResponse message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLocked(MemberId member, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LaterLocked(std::function<void()> action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const CoordinatorOptions options_;
+  mutable Mutex mutex_;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  Membership members_ ABSL_GUARDED_BY(mutex_);
+  Rendezvous rendezvous_ ABSL_GUARDED_BY(mutex_);
+  std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, JobEntry*> live_ ABSL_GUARDED_BY(mutex_);  // by age
+  std::deque<std::string> ended_ ABSL_GUARDED_BY(mutex_);      // names, oldest end first
+  std::map<std::string, std::string> names_by_request_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
+  bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COORDINATOR_COORDINATOR_CORE_H_

@@ -41,11 +41,16 @@ TEST(BenchControlTest, PercentilesAreOfTheNearestRank) {
 }
 
 TEST(BenchControlTest, RefusesWhatItCannotMeasure) {
-  EXPECT_EQ(Field(BenchControl({.workers = 0}).status()), "--workers");
-  EXPECT_EQ(Field(BenchControl({.workers = 100'000}).status()), "--workers");
-  EXPECT_EQ(Field(BenchControl({.connections = 0}).status()), "--connections");
-  EXPECT_EQ(Field(BenchControl({.steady = absl::ZeroDuration()}).status()), "--seconds");
-  EXPECT_EQ(Field(BenchControl({.plan_calls = 0}).status()), "--plan_calls");
+  const auto refused = [](auto change) {
+    ControlBenchOptions options;
+    change(options);
+    return Field(BenchControl(options).status());
+  };
+  EXPECT_EQ(refused([](auto& options) { options.workers = 0; }), "--workers");
+  EXPECT_EQ(refused([](auto& options) { options.workers = 100'000; }), "--workers");
+  EXPECT_EQ(refused([](auto& options) { options.connections = 0; }), "--connections");
+  EXPECT_EQ(refused([](auto& options) { options.steady = absl::ZeroDuration(); }), "--seconds");
+  EXPECT_EQ(refused([](auto& options) { options.plan_calls = 0; }), "--plan_calls");
 }
 
 }  // namespace

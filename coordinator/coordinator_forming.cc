@@ -190,15 +190,16 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   ChangedLocked(job);
   std::vector<std::string> names;
   for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
+  // The spec with its model can be large and the hosts many, so it is serialized once.
+  const auto of_all = std::make_shared<std::string>();
+  LaterLocked([of_all, planned = job.planned, spec = job.spec, number = generation.number, names] {
+    *of_all = planned->FormOfAll(*spec, number, names).SerializeAsString();
+  });
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
     const auto sink = sinks_.find(generation.hosts[host].id);
     if (sink == sinks_.end()) continue;
-    LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-                 number = generation.number, host, names] {
-      v1::AttendResponse message;
-      *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-      sink->Send(std::move(message));
-    });
+    LaterLocked([sink = sink->second, planned = job.planned, number = generation.number, host,
+                 of_all] { sink->SendForm(of_all, planned->FormOfHost(number, host)); });
   }
 }
 

@@ -126,7 +126,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& joi
   TESSERA_ASSIGN_OR_RETURN(const MemberId member, members_.AddRank(join, lease));
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
   const Generation& generation = *members_.FindGeneration(join.job());
-  if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
+  if (generation.AllAtLeast(State::kJoined)) {
     job->all_joined = true;
     job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
     for (absl::Time& built : job->built) {
@@ -215,7 +215,7 @@ void CoordinatorCore::RankReadyLocked(const RankId& rank, int64_t measured_bytes
   if (job->planned == nullptr) return;  // for what?
   members_.SetState(rank, State::kReady);
   members_.SetMeasuredBytes(rank, measured_bytes);
-  if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
+  if (!generation->AllAtLeast(State::kReady)) return;
   if (!job->lifecycle.Run().ok()) return;
   job->rate.Add(0, options_.clock->Now());
   v1::AttendResponse start;
@@ -240,7 +240,7 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
     return;
   }
   job->verdict.Done(rank.rank);
-  if (generation->CountAtLeast(State::kDone) < world_size) return;
+  if (!generation->AllAtLeast(State::kDone)) return;
   const v1::Job& ran = job->lifecycle.proto();
   const absl::Time now = options_.clock->WallNow();
   const absl::Status ended =

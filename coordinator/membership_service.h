@@ -1,6 +1,7 @@
 // MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else
-// is kept. ListUnits answers with bytes that were serialized once, when the job was planned.
-// Errors: as membership_service.proto. Thread-safe. The coordinator must outlive it.
+// is kept. What many are told is serialized once: the units when the job was planned, and of
+// FormHost what all hosts get. Errors: as membership_service.proto. Thread-safe. The coordinator
+// must outlive it.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 
@@ -9,8 +10,8 @@
 
 namespace tessera {
 
-// ListUnits takes and gives raw bytes, the others messages.
-using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
+// Attend and ListUnits take and give raw bytes, the others messages.
+using MembershipServiceBase = v1::MembershipService::WithRawCallbackMethod_Attend<
     v1::MembershipService::WithRawCallbackMethod_ListUnits<
         v1::MembershipService::WithCallbackMethod_ReportStats<
             v1::MembershipService::WithCallbackMethod_PublishCommunicatorIds<
@@ -23,7 +24,7 @@ class MembershipService final : public MembershipServiceBase {
  public:
   explicit MembershipService(Coordinator* coordinator) : coordinator_(coordinator) {}
 
-  grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* ListUnits(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,

@@ -1,5 +1,6 @@
 // MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else
-// is kept. ListUnits answers with bytes that were serialized once, when the job was planned.
+// is kept. What many are told is serialized once: the units when the job was planned, and of
+// FormHost what all hosts get.
 // Of a stream the guard sees no message, so what it asks elsewhere is asked here: whether the member
 // may touch the job that it joins, and how long strings are. Errors: as membership_service.proto.
 // Thread-safe. The coordinator must outlive it.
@@ -16,8 +17,8 @@
 
 namespace tessera {
 
-// ListUnits takes and gives raw bytes, the others messages.
-using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
+// Attend and ListUnits take and give raw bytes, the others messages.
+using MembershipServiceBase = v1::MembershipService::WithRawCallbackMethod_Attend<
     v1::MembershipService::WithRawCallbackMethod_ListUnits<
         v1::MembershipService::WithCallbackMethod_ReportStats<
             v1::MembershipService::WithCallbackMethod_PublishCommunicatorIds<
@@ -39,7 +40,7 @@ class MembershipService final : public MembershipServiceBase {
   MembershipService(Coordinator* coordinator, Options options)
       : coordinator_(coordinator), options_(options) {}
 
-  grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* ListUnits(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,

@@ -82,7 +82,7 @@ absl::StatusOr<AgentHandoff> AwaitFurtherHandoff(const HostMemory& memory, const
 
 AgentGenerations::AgentGenerations(Options options)
     : planned_(std::move(options.planned)),
-      faults_(options.faults),
+      context_(std::move(options.context)),
       memory_(std::move(options.memory)),
       relay_(std::move(options.relay)),
       interrupted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -120,7 +120,8 @@ absl::StatusOr<GenerationParts> AgentGenerations::Join(AgentHandoff handoff) {
   // The one of before is over: the coordinator has closed its stream.
   half_joined_ = CreateMembershipClient(hello.coordinator());
   MembershipClient* const membership = half_joined_.get();
-  faults_->Hit("rejoin");
+  membership->SetPosition(context_.position);
+  context_.faults->Hit("rejoin");
   const JoinWatch watch(*memory_, membership);
   TESSERA_RETURN_IF_ERROR(
       membership->JoinRank(JoinOf(hello), memory_->form_timeout(),
@@ -129,7 +130,7 @@ absl::StatusOr<GenerationParts> AgentGenerations::Join(AgentHandoff handoff) {
                            MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
   GenerationParts parts;
   parts.assignment = hello.assignment();
-  parts.collectives = MakeHostCollectives(memory_, planned_, faults_, std::move(links));
+  parts.collectives = MakeHostCollectives(memory_, planned_, context_, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay_->Connect(parts.collectives.get()));
   parts.membership = std::move(half_joined_);
   return parts;

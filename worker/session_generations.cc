@@ -98,6 +98,7 @@ absl::Status SessionImpl::EndGeneration(const absl::Status& why) {
 
 absl::Status SessionImpl::Rejoin() {
   LogInfo(absl::StrCat("after step ", state_.step, " ", failure_.message()));
+  trace_.Rejoins();
   life_ = std::make_shared<char>();
   // Whoever writes a checkpoint stops; events of the executor are the collectives'.
   saver_.reset();
@@ -145,6 +146,13 @@ absl::Status SessionImpl::EnterRecovered() {
   return Rejoin();
 }
 
+absl::Status AgreeOnPlan(const SessionParts& parts) {
+  if (parts.held == nullptr) return absl::OkStatus();
+  return parts.held->Check([&](absl::string_view payload, absl::string_view what) {
+    return parts.collectives->Exchange(payload, what);
+  });
+}
+
 void SessionImpl::LeaveUnusedStep() {
   if (!in_step_ || !step_unused_) return;
   executor_->Sweep();
@@ -163,6 +171,7 @@ void SessionImpl::SetState(const FilledWith& start) {
 absl::Status SessionImpl::Recover() {
   const FilledWith start = parts_.store->filled().value_or(FilledWith());
   const KeptSteps own = KeptStepsOf(*parts_.store, start.step);
+  TESSERA_RETURN_IF_ERROR(AgreeOnPlan(parts_));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> payloads,
                            parts_.collectives->Exchange(
                                absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
@@ -199,7 +208,9 @@ StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
   const StepResult result = Tally(votes);
   ShardStore& store = *parts_.store;
   store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
+  trace_.Does(v1::WORKING, -1, v1::OPTIMIZER, "the optimizer's first unit");
   store.FinishStep(result.step, [&](int unit, double us) {
+    trace_.Does(v1::WORKING, unit, v1::OPTIMIZER);
     if (executor_ != nullptr) executor_->PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });

@@ -53,6 +53,7 @@ SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
       stats_(static_cast<int>(parts_.planned.units.size())),
+      trace_(parts_.position.get(), &stats_),
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
       unmanaged_(norm_type_),
       loss_scale_(parts_.spec.mixed_precision().loss_scale()),
@@ -125,6 +126,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   if (options.learning_rate_at)
     step_options_.learning_rate = options.learning_rate_at(state_.step + 1);
   parts_.faults->set_step(state_.step + 1);
+  trace_.SetStep(state_.step + 1);
   executor_->BeginStep();
   unmanaged_ = NormSum(norm_type_);
   StepInfo info;
@@ -275,6 +277,7 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
   const StepResult result = Commit(*votes);
   in_step_ = false;
+  trace_.Does(v1::SAVING, -1, v1::OPERATION_UNSPECIFIED, "what is due after the step");
   TESSERA_RETURN_IF_ERROR(Keep(saver_->AfterStep(state_)));
   Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
   return result;

@@ -15,14 +15,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
-#include "tessera/v1/job.pb.h"
-#include "tessera/v1/plan.pb.h"
 #include "worker/checkpoint_saver.h"
 #include "worker/loss_scale.h"
 #include "worker/norm.h"
 #include "worker/session.h"
 #include "worker/session_parts.h"
-#include "worker/stats_recorder.h"
+#include "worker/session_trace.h"
 #include "worker/unit_executor.h"
 
 namespace tessera {
@@ -35,6 +33,7 @@ class SessionImpl {
   const SessionParts& parts() const { return parts_; }
   const v1::Plan& plan() const { return plan_; }
   FaultPoints& faults() { return *parts_.faults; }
+  SessionTrace& trace() { return trace_; }
   int64_t step() const { return state_.step; }
 
   // Every rank starts from the same step. FAILED_PRECONDITION: names one that does not.
@@ -157,6 +156,7 @@ class SessionImpl {
   v1::Plan plan_;
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
+  SessionTrace trace_;
   std::unique_ptr<UnitExecutor> executor_;  // of the generation
   const double norm_type_;
   NormSum unmanaged_;              // of the step; counted by rank 0

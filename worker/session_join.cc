@@ -205,6 +205,7 @@ absl::Status TakeNext(const absl::Status& why, std::shared_ptr<HostMemory>& memo
   TESSERA_ASSIGN_OR_RETURN(memory, memory->Next(std::move(handoff)));
   relay = std::make_shared<EndRelay>(relay->on_end());
   parts.membership = CreateMembershipClient(memory->hello.coordinator());
+  parts.membership->SetPosition(parts.position);
   parts.assignment = memory->hello.assignment();
   return absl::OkStatus();
 }

@@ -94,7 +94,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
-    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job->spec, join.program()));
     TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());

@@ -185,13 +185,16 @@ void Checker::Saw(const v1::Job& job) {
            absl::StrCat(job.name(), " showed step ", before.step(), " and now shows ", job.step()));
     }
   }
-  if (before.generation() > job.generation()) {
+  // 0: it has taken the name and has none yet.
+  if (before.generation() > job.generation() && job.generation() > 0) {
     Fail(Invariant::kGenerationsGrow,
          absl::StrCat(job.name(), " showed generation ", before.generation(), " and now shows ",
                       job.generation()));
   }
   const bool news = TimeOf(before) != TimeOf(job) || before.state() != job.state();
+  const int32_t generation = std::max(before.generation(), job.generation());
   before = job;
+  before.set_generation(generation);
   if (news && job.state() == v1::FAILED) CheckCulprit(job);
 }
 

@@ -74,6 +74,13 @@ Events::Action Rank::InGeneration(Events::Action action) {
   };
 }
 
+Events::Action Rank::Computing(Events::Action action) {
+  return InGeneration([this, action = std::move(action)] {
+    stuck_ = sticks_;
+    if (!stuck_) action();
+  });
+}
+
 void Rank::Connect(bool rejoin) {
   if (stream_ != nullptr) stream_->Drop();
   ++heartbeats_of_;
@@ -124,7 +131,7 @@ void Rank::OnMessage(const v1::AttendResponse& message) {
     }
     if (!std::exchange(welcome_, true)) {
       state_ = State::kPreparing;
-      Later(absl::Milliseconds(1), absl::Milliseconds(50), InGeneration([this] {
+      Later(absl::Milliseconds(1), absl::Milliseconds(50), Computing([this] {
               Meet([this] { DecideStep(); }, [this] { GetReady(); }, /*for_ever=*/true);
             }));
     } else if (state_ == State::kReady) {

@@ -116,7 +116,9 @@ void Stream::DeliverToServer() {
 }
 
 void Stream::AtServer(const v1::AttendRequest& message) {
-  server_->base_->trace.Add(view_->incarnation, " to coordinator: ", message.ShortDebugString());
+  if (!message.has_heartbeat()) {
+    server_->base_->trace.Add(view_->incarnation, " to coordinator: ", message.ShortDebugString());
+  }
   absl::Status status;
   if (joined_) {
     status = server_->facade_->Receive(member_, message);

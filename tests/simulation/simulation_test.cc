@@ -23,7 +23,7 @@ TEST(SimulationTest, HistoriesHoldTheInvariants) {
   const int64_t count = Setting("TESSERA_SIMULATION_HISTORIES", 10000);
   const std::string wrong =
       RunHistories(options, Setting("TESSERA_SIMULATION_SEED", 1), count, &totals);
-  EXPECT_EQ(wrong, "");
+  EXPECT_TRUE(wrong.empty()) << wrong;
   for (const auto& [state, ended] : totals.ends) {
     std::cout << v1::JobState_Name(state) << " " << ended << "\n";
   }

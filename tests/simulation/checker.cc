@@ -61,7 +61,7 @@ void Checker::Sent(const std::shared_ptr<MemberView>& view, const v1::AttendResp
     const bool over = IsEnd(message.end().state());
     // An agent stays with its job while that recovers.
     if (over || view->rank >= 0) view->ended = true;
-    if (over) view->job.clear();
+    if (over && view->rank < 0) view->job.clear();
     if (view->rank >= 0) {
       ended_[view->job] = std::max(ended_[view->job], view->generation);
       Over(view);

@@ -358,7 +358,7 @@ void Rank::SendLeave() {
 
 void Rank::Crash(const absl::Status& error) {
   if (state_ == State::kLeaving) return;
-  base()->checker.RankFault(at_.job, at_.rank);
+  if (stream_ == nullptr) return Exit(1);
   Leave(error, std::nullopt);
 }
 

@@ -172,7 +172,6 @@ absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest
     case v1::AttendRequest::kJoinHost:
     case v1::AttendRequest::kJoinRank:
       return InvalidField("message", "this stream has joined already; join once a stream");
-    case v1::AttendRequest::kBroken:
     case v1::AttendRequest::MESSAGE_NOT_SET:
       break;
   }

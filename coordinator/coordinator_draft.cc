@@ -29,8 +29,8 @@ absl::StatusOr<Sealed> Plan(SharedDraft& shared, int world_size) {
 
 }  // namespace
 
-void Coordinator::FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts,
-                                  int world_size) {
+void CoordinatorCore::FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                      int world_size) {
   const std::string& name = job.lifecycle.proto().name();
   const int64_t generation =
       members_.Form(name, hosts, world_size, ToDuration(job.spec->timeouts().lease()));
@@ -64,7 +64,7 @@ void Coordinator::FormDraftLocked(JobEntry& job, const std::vector<MemberId>& ho
   }
 }
 
-absl::StatusOr<std::shared_ptr<SharedDraft>> Coordinator::FindDraft(
+absl::StatusOr<std::shared_ptr<SharedDraft>> CoordinatorCore::FindDraft(
     const v1::AnnounceModuleRequest& of) {
   MutexLock lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(of.job()));
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<SharedDraft>> Coordinator::FindDraft(
                     "PLAN_SEALED");
 }
 
-void Coordinator::Built(const v1::AnnounceModuleRequest& of, bool finished, bool complete) {
+void CoordinatorCore::Built(const v1::AnnounceModuleRequest& of, bool finished, bool complete) {
   {
     MutexLock lock(mutex_);
     JobEntry* job = LiveLocked(of.job());
@@ -125,7 +125,7 @@ absl::Status Coordinator::ChangeModelDType(const v1::ChangeModelDTypeRequest& re
 }
 
 // Plans without the lock, as CreateJob does.
-void Coordinator::SealLocked(JobEntry& job) {
+void CoordinatorCore::SealLocked(JobEntry& job) {
   LaterLocked([this, id = job.id, shared = job.draft,
                world_size = job.lifecycle.proto().world_size()] {
     absl::StatusOr<Sealed> sealed = Plan(*shared, world_size);
@@ -147,7 +147,7 @@ void Coordinator::SealLocked(JobEntry& job) {
   });
 }
 
-void Coordinator::CheckDraftDeadlineLocked(JobEntry& job) {
+void CoordinatorCore::CheckDraftDeadlineLocked(JobEntry& job) {
   if (job.sealing) return;
   const absl::Duration form = ToDuration(job.spec->timeouts().form());
   for (size_t rank = 0; rank < job.built.size(); ++rank) {

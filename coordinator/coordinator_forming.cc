@@ -43,13 +43,14 @@ std::string HostAttendance(const JobEntry& job, const Membership& members) {
 
 }  // namespace
 
-void Coordinator::MatchLocked() {
+void CoordinatorCore::MatchLocked() {
   std::vector<JobEntry*> jobs;
   for (const auto& [id, job] : live_) jobs.push_back(job);
   for (JobEntry* job : jobs) MatchJobLocked(*job);
 }
 
-void Coordinator::MatchJobLocked(JobEntry& job) {
+void CoordinatorCore::MatchJobLocked(JobEntry& job) {
+  if (job.recovery.pending) return RecoverLocked(job);
   if (job.reserved || job.lifecycle.ended()) return;
   const std::string& name = job.lifecycle.proto().name();
   RefuseWrongProgramsLocked(job);
@@ -71,7 +72,7 @@ void Coordinator::MatchJobLocked(JobEntry& job) {
 }
 
 // The oldest of those that are large enough, as soon as they are enough.
-void Coordinator::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered) {
+void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& offered) {
   const int local = RanksOfHost(*job.spec);
   std::vector<MemberId> hosts;
   for (const MemberId id : offered) {
@@ -84,7 +85,7 @@ void Coordinator::MatchHostsLocked(JobEntry& job, const std::vector<MemberId>& o
   ReserveLocked(job, hosts, world_size);
 }
 
-absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& program) {
+absl::Status CoordinatorCore::CheckProgram(const JobEntry& job, const std::string& program) {
   const bool attached = job.spec->workload() == "attached";
   if (attached != program.empty()) return absl::OkStatus();
   const std::string& name = job.lifecycle.proto().name();
@@ -102,7 +103,7 @@ absl::Status Coordinator::CheckProgram(const JobEntry& job, const std::string& p
 }
 
 // Hosts that came before their job; later ones are refused when they join.
-void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
+void CoordinatorCore::RefuseWrongProgramsLocked(const JobEntry& job) {
   for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
     const absl::Status status = CheckProgram(job, members_.FindHost(id)->program);
     if (status.ok()) continue;
@@ -111,8 +112,8 @@ void Coordinator::RefuseWrongProgramsLocked(const JobEntry& job) {
   }
 }
 
-Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
-                                    const std::string& second) {
+Blame CoordinatorCore::SecondHostLocked(const JobEntry& job, MemberId first,
+                                        const std::string& second) {
   const HostMember* host = members_.FindHost(first);
   const std::string there = absl::StrCat("job ", job.lifecycle.proto().name(), " is on host ",
                                          host == nullptr ? "?" : host->name);
@@ -127,12 +128,17 @@ Blame Coordinator::SecondHostLocked(const JobEntry& job, MemberId first,
           std::nullopt};
 }
 
-void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size) {
+void CoordinatorCore::ReserveLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                    int world_size) {
   const std::string& name = job.lifecycle.proto().name();
   job.reserved = true;
   for (const MemberId host : hosts) members_.Reserve(host, name);
-  // Others that are bound to the job have no place.
+  // Others that are bound to the job have no place, unless it can grow.
   for (const MemberId id : members_.Waiting(name)) {
+    if (job.lifecycle.state() != v1::DRAFT &&
+        CanGrow(*job.spec, static_cast<int>(hosts.size()), world_size)) {
+      break;
+    }
     const Blame refusal = SecondHostLocked(job, hosts[0], members_.FindHost(id)->name);
     members_.Remove(id);
     CloseLocked(id, WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
@@ -157,8 +163,8 @@ void Coordinator::ReserveLocked(JobEntry& job, const std::vector<MemberId>& host
   });
 }
 
-void Coordinator::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
-                             std::shared_ptr<const PlannedJob> planned) {
+void CoordinatorCore::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
+                                 std::shared_ptr<const PlannedJob> planned) {
   std::vector<std::string> names;
   for (const MemberId host : hosts) {
     const HostMember* member = members_.FindHost(host);
@@ -182,29 +188,46 @@ void Coordinator::FormLocked(JobEntry& job, const std::vector<MemberId>& hosts,
   SendFormLocked(job);
 }
 
-void Coordinator::SendFormLocked(JobEntry& job) {
+void CoordinatorCore::SendFormLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   ChangedLocked(job);
-  std::vector<std::string> names;
-  for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
-  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
-    const auto sink = sinks_.find(generation.hosts[host].id);
-    if (sink == sinks_.end()) continue;
-    LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-                 number = generation.number, host, names] {
-      v1::AttendResponse message;
-      *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-      sink->Send(std::move(message));
-    });
-  }
+  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
+    SendFormToLocked(job, host);
 }
 
-void Coordinator::CheckDeadlineLocked(JobEntry& job) {
+void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
+  std::vector<std::string> names;
+  for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
+  v1::FormHost of_job;
+  of_job.set_run(job.run);
+  of_job.set_attempt(job.recovery.attempt);
+  of_job.set_recover(job.recovery.recovers);
+  for (const int rank : job.recovery.fresh) {
+    if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
+  }
+  LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
+               number = generation.number, host, names, of_job = std::move(of_job)] {
+    v1::AttendResponse message;
+    *message.mutable_form_host() = planned->Form(*spec, number, host, names);
+    message.mutable_form_host()->MergeFrom(of_job);
+    sink->Send(std::move(message));
+  });
+}
+
+void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {
   const bool draft = job.lifecycle.state() == v1::DRAFT;
   if (draft && job.all_joined) return CheckDraftDeadlineLocked(job);
-  if ((!draft && job.lifecycle.state() != v1::FORMING) || members_.now() < job.deadline) return;
+  const bool recovers = job.lifecycle.state() == v1::RECOVERING;
+  if (recovers && job.recovery.pending) return;
+  if ((!draft && !recovers && job.lifecycle.state() != v1::FORMING) ||
+      members_.now() < job.deadline) {
+    return;
+  }
   const std::string& name = job.lifecycle.proto().name();
   const std::string form = absl::FormatDuration(ToDuration(job.spec->timeouts().form()));
   Blame blame{absl::StatusCode::kDeadlineExceeded, "", std::nullopt};
@@ -236,7 +259,7 @@ void Coordinator::CheckDeadlineLocked(JobEntry& job) {
                                 job.spec->workload() == "attached" ? " -- PROGRAM" : "",
                                 " in time, or raise timeouts.form");
   }
-  FailLocked(job, blame);
+  LoseLocked(job, blame);
 }
 
 }  // namespace tessera

@@ -77,8 +77,8 @@ absl::StatusOr<MemberId> Coordinator::Join(const v1::AttendRequest& first,
   return member;
 }
 
-void Coordinator::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink,
-                                absl::Duration heartbeat, absl::Duration lease) {
+void CoordinatorCore::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sink,
+                                    absl::Duration heartbeat, absl::Duration lease) {
   sinks_[member] = std::move(sink);
   v1::AttendResponse message;
   SetDuration(heartbeat, message.mutable_welcome()->mutable_heartbeat());
@@ -86,20 +86,16 @@ void Coordinator::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink> sin
   SendLocked(member, std::move(message));
 }
 
-absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
-                                                     std::shared_ptr<MemberSink> sink) {
+absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& join,
+                                                         std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  TESSERA_ASSIGN_OR_RETURN(const auto again, RejoinHostLocked(join, sink));
+  if (again.has_value()) return *again;
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
     TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
-    const std::vector<MemberId> there = members_.MembersOf(join.job());
-    if (!there.empty() && (job->reserved || RanksOfHost(*job->spec) == 0)) {
-      const Blame refusal = SecondHostLocked(*job, there[0], join.host_name());
-      // The host that is there is too small, or the job would be forming on it.
-      if (!job->reserved) FailLocked(*job, refusal);
-      return WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST");
-    }
+    TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());
   }
@@ -115,25 +111,30 @@ absl::StatusOr<MemberId> Coordinator::JoinHostLocked(const v1::JoinHost& join,
     return member;
   }
   MatchLocked();
+  if (JobEntry* job = LiveLocked(join.job()); job != nullptr) GrowLocked(*job);
   return member;
 }
 
-absl::StatusOr<MemberId> Coordinator::JoinRankLocked(const v1::JoinRank& join,
-                                                     std::shared_ptr<MemberSink> sink) {
+absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& join,
+                                                         std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  if (join.rejoin()) return RejoinRankLocked(join, std::move(sink));
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(join.job()));
   const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
   TESSERA_ASSIGN_OR_RETURN(const MemberId member, members_.AddRank(join, lease));
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
-  const Generation& generation = *members_.FindGeneration(join.job());
-  if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
-    job->all_joined = true;
-    job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
-    for (absl::Time& built : job->built) {
-      if (built != absl::InfiniteFuture()) built = members_.now();
-    }
-  }
+  RankJoinedLocked(*job);
   return member;
+}
+
+void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  if (generation.CountAtLeast(State::kJoined) < static_cast<int>(generation.ranks.size())) return;
+  job.all_joined = true;
+  job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
+  for (absl::Time& built : job.built) {
+    if (built != absl::InfiniteFuture()) built = members_.now();
+  }
 }
 
 absl::Status Coordinator::Receive(MemberId member, const v1::AttendRequest& message) {
@@ -146,7 +147,7 @@ absl::Status Coordinator::Receive(MemberId member, const v1::AttendRequest& mess
   return status;
 }
 
-absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest& message) {
+absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendRequest& message) {
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
@@ -155,7 +156,7 @@ absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest
       return absl::OkStatus();
     case v1::AttendRequest::kRankReady:
       if (host != nullptr) return Misplaced("rank_ready", "an agent");
-      if (rank.has_value()) RankReadyLocked(*rank, message.rank_ready().measured_bytes());
+      if (rank.has_value()) RankReadyLocked(*rank, message.rank_ready());
       return absl::OkStatus();
     case v1::AttendRequest::kWorkerExited:
       if (rank.has_value()) return Misplaced("worker_exited", "a worker");
@@ -172,29 +173,47 @@ absl::Status Coordinator::ReceiveLocked(MemberId member, const v1::AttendRequest
     case v1::AttendRequest::kJoinHost:
     case v1::AttendRequest::kJoinRank:
       return InvalidField("message", "this stream has joined already; join once a stream");
+    case v1::AttendRequest::kBroken:
+      if (host != nullptr) return Misplaced("broken", "an agent");
+      if (rank.has_value()) RankBrokenLocked(*rank, message.broken());
+      return absl::OkStatus();
     case v1::AttendRequest::MESSAGE_NOT_SET:
       break;
   }
   return InvalidField("message", "is empty or unknown to this coordinator");
 }
 
-absl::Status Coordinator::WorkerExitedLocked(const HostMember& host,
-                                             const v1::WorkerExited& exited) {
+absl::Status CoordinatorCore::WorkerExitedLocked(const HostMember& host,
+                                                 const v1::WorkerExited& exited) {
   JobEntry* job = LiveLocked(host.job);
   const Generation* generation = members_.FindGeneration(host.job);
-  if (job == nullptr || generation == nullptr || !generation->live) return absl::OkStatus();
+  if (job == nullptr || generation == nullptr) return absl::OkStatus();
+  // The end of a process of an earlier generation is settled.
+  if (exited.generation() != 0 && exited.generation() != generation->number)
+    return absl::OkStatus();
   if (exited.rank() < 0 || exited.rank() >= static_cast<int>(generation->ranks.size())) {
     return InvalidField(
         "worker_exited.rank",
         absl::StrCat("is ", exited.rank(), "; the world size is ", generation->ranks.size()));
   }
+  if (generation->HostOf(exited.rank()).id != host.id) return absl::OkStatus();
+  Recovery& recovery = job->recovery;
+  const bool survivor = recovery.recovers && recovery.fresh.count(exited.rank()) == 0;
+  recovery.restart.insert(exited.rank());
+  if (!generation->live) return absl::OkStatus();
   const bool joined = generation->ranks[exited.rank()].state != State::kMissing;
+  if (!joined && survivor) {
+    // It did not take the last loss; it has nothing to do with a new one.
+    if (recovery.ended.empty()) recovery.ended_at = members_.now();
+    recovery.ended.insert(exited.rank());
+    return absl::OkStatus();
+  }
   job->verdict.RankExited(exited.rank(), host.name, exited.exit_code(), exited.signal(),
                           members_.now(), joined);
   return absl::OkStatus();
 }
 
-void Coordinator::HostLeftLocked(const HostMember& host, const v1::Leave& leave) {
+void CoordinatorCore::HostLeftLocked(const HostMember& host, const v1::Leave& leave) {
   const Generation* generation = members_.FindGeneration(host.job);
   JobEntry* job = LiveLocked(host.job);
   members_.Remove(host.id);
@@ -206,30 +225,52 @@ void Coordinator::HostLeftLocked(const HostMember& host, const v1::Leave& leave)
   DecideLocked(*job);
 }
 
-void Coordinator::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
+void CoordinatorCore::RankReadyLocked(const RankId& rank, const v1::RankReady& ready) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   if (job == nullptr || generation->ranks[rank.rank].state != State::kJoined) return;
   if (job->planned == nullptr) return;  // for what?
+  auto& first = job->recovery.ready;
+  if (!first.has_value()) first = {rank.rank, ready.step()};
+  if (first->second != ready.step()) {
+    return FailLocked(*job,
+                      {absl::StatusCode::kInternal,
+                       absl::StrCat("rank ", rank.rank, " would go on after step ", ready.step(),
+                                    " and rank ", first->first, " after step ", first->second,
+                                    ": they do not hold the same state; start the job again from a "
+                                    "checkpoint"),
+                       rank.rank});
+  }
   members_.SetState(rank, State::kReady);
-  members_.SetMeasuredBytes(rank, measured_bytes);
+  members_.SetMeasuredBytes(rank, ready.measured_bytes());
   if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
-  if (!job->lifecycle.Run().ok()) return;
-  job->rate.Add(0, options_.clock->Now());
-  v1::AttendResponse start;
-  start.mutable_start();
-  for (const RankMember& member : generation->ranks) SendLocked(member.id, start);
-  ChangedLocked(*job);
+  BeginLocked(*job, ready.step());
 }
 
-void Coordinator::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
+void CoordinatorCore::RankBrokenLocked(const RankId& rank, const v1::Broken& broken) {
+  JobEntry* job = LiveLocked(rank.job);
+  if (job == nullptr) return;
+  const Generation& generation = *members_.FindGeneration(rank.job);
+  v1::Leave saw;
+  saw.set_code(broken.code());
+  saw.set_message(broken.message());
+  if (broken.has_blamed_rank()) saw.set_blamed_rank(broken.blamed_rank());
+  const std::optional<int> blamed = BlamedRank(saw, static_cast<int>(generation.ranks.size()));
+  job->verdict.RankBroken(rank.rank, generation.HostOf(blamed.value_or(rank.rank)).name,
+                          ToStatus(saw), blamed, members_.now());
+}
+
+void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   const MemberId member = generation->ranks[rank.rank].id;
   const int world_size = static_cast<int>(generation->ranks.size());
   const std::optional<int> blamed = BlamedRank(leave, world_size);
   const bool done = leave.code() == 0 && job != nullptr && job->lifecycle.state() == v1::RUNNING;
-  if (done) members_.SetState(rank, State::kDone);
+  if (done) {
+    members_.SetState(rank, State::kDone);
+    KeepRankLocked(rank);
+  }
   members_.Remove(member);
   if (job == nullptr) return;
   if (!done) {
@@ -239,14 +280,20 @@ void Coordinator::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
   }
   job->verdict.Done(rank.rank);
   if (generation->CountAtLeast(State::kDone) < world_size) return;
-  const v1::Job& ran = job->lifecycle.proto();
+  AllDoneLocked(*job);
+}
+
+void CoordinatorCore::AllDoneLocked(JobEntry& job) {
+  const v1::Job& ran = job.lifecycle.proto();
   const absl::Time now = options_.clock->WallNow();
+  const bool stopped = ran.step() < ran.steps();
+  if (stopped && job.recovery.growing && !ran.draining()) return ResizeLocked(job);
   const absl::Status ended =
-      ran.draining() && ran.step() < ran.steps()
-          ? job->lifecycle.EndDrained(
+      stopped && ran.draining()
+          ? job.lifecycle.EndDrained(
                 absl::StrCat("drained after step ", ran.step(), " of ", ran.steps()), now)
-          : job->lifecycle.Succeed(now);
-  if (ended.ok()) EndedLocked(*job);
+          : job.lifecycle.Succeed(now);
+  if (ended.ok()) EndedLocked(job);
 }
 
 void Coordinator::StreamBroken(MemberId member) {
@@ -258,7 +305,7 @@ void Coordinator::StreamBroken(MemberId member) {
   Flush();
 }
 
-void Coordinator::LostLocked(MemberId member, bool expired) {
+void CoordinatorCore::LostLocked(MemberId member, bool expired) {
   const HostMember* known = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
   if (known == nullptr && !rank.has_value()) return;
@@ -282,76 +329,27 @@ void Coordinator::LostLocked(MemberId member, bool expired) {
   } else if (job != nullptr) {
     job->verdict.RankBroke(rank->rank, generation->HostOf(rank->rank).name, members_.now());
   }
+  // A host that is to blame is gone, whatever becomes of its stream.
+  if (job != nullptr && known == nullptr && blame_host) {
+    const MemberId host = generation->HostOf(rank->rank).id;
+    members_.Remove(host);
+    CloseLocked(host, absl::UnavailableError("your lease has ended: no heartbeat came"));
+  }
   members_.Remove(member);
   if (expired)
     CloseLocked(member, absl::UnavailableError("your lease has ended: no heartbeat came"));
   if (job != nullptr) DecideLocked(*job);
 }
 
-void Coordinator::DecideLocked(JobEntry& job) {
+void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
-  const std::optional<Blame> blame = job.verdict.Decide(members_.now());
-  if (blame.has_value()) FailLocked(job, *blame);
-}
-
-absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
-    const v1::ListUnitsRequest& request) {
-  std::shared_ptr<const PlannedJob> planned;
-  {
-    MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
-    TESSERA_RETURN_IF_ERROR(members_.CheckGeneration(request.job(), request.generation()));
-    planned = job->planned;
-    if (planned == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", request.job(), " is DRAFT: it has no units to list yet"));
-    }
+  const absl::Time now = members_.now();
+  const Recovery& recovery = job.recovery;
+  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+    LoseLocked(job, *blame);
+  } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
+    ReformLocked(job);
   }
-  return planned->SerializedPage(request.page_token());
-}
-
-v1::WatchJobResponse Coordinator::ProgressEvent(const v1::Progress& progress, const JobEntry& job) {
-  v1::WatchJobResponse event;
-  *event.mutable_progress() = progress;
-  event.mutable_progress()->clear_time_left();
-  const v1::Job& ran = job.lifecycle.proto();
-  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
-  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
-    SetDuration(*left, event.mutable_progress()->mutable_time_left());
-  }
-  return event;
-}
-
-absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
-  {
-    MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(request.job()));
-    TESSERA_RETURN_IF_ERROR(members_.CheckRank(request.job(), request.generation(), request.rank(),
-                                               request.incarnation()));
-    if (request.step() < 0 || request.step() > job->lifecycle.proto().steps()) {
-      return InvalidField("step", absl::StrCat("is ", request.step(), "; the job has ",
-                                               job->lifecycle.proto().steps(), " steps"));
-    }
-    if (!job->stats.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", request.job(), " is DRAFT: nothing of it can have been measured"));
-    }
-    TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
-    job->lifecycle.SetStep(request.step());
-    job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());
-    if (request.measured_bytes() > 0) {
-      members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());
-    }
-    for (const v1::Progress& progress : request.progress()) {
-      if (progress.step() <= job->progress_step) continue;
-      job->progress_step = progress.step();
-      job->lifecycle.SetLoss(progress.loss());
-      job->events->Append(ProgressEvent(progress, *job));
-    }
-    if (request.progress_size() > 0) LaterLocked([events = job->events] { events->Wake(); });
-  }
-  Flush();
-  return absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-void Coordinator::BeginRendezvousLocked(const JobEntry& job, int64_t generation) {
+void CoordinatorCore::BeginRendezvousLocked(const JobEntry& job, int64_t generation) {
   const v1::Layout& layout = job.planned->planned().layout;
   std::vector<std::vector<int>> groups(layout.replica_count());
   for (int rank = 0; rank < layout.world_size(); ++rank) {
@@ -26,7 +26,7 @@ void Coordinator::BeginRendezvousLocked(const JobEntry& job, int64_t generation)
   rendezvous_.Begin(job.lifecycle.proto().name(), generation, std::move(groups));
 }
 
-void Coordinator::AnswerFetchesLocked() {
+void CoordinatorCore::AnswerFetchesLocked() {
   for (Rendezvous::Answer& answer : rendezvous_.TakeAnswers()) {
     LaterLocked([answer = std::move(answer)] { answer.done(answer.ids); });
   }

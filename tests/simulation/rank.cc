@@ -228,7 +228,7 @@ void Rank::DecideStep() {
 
 void Rank::GetReady() {
   step_ = at_.collective->step;
-  if (at_.memory->applied < step_) Apply(step_);
+  if (at_.memory->applied < step_ || (step_ > 0 && options_.forgets_tags)) Apply(step_);
   state_ = State::kReady;
   v1::AttendRequest message;
   message.mutable_rank_ready()->set_measured_bytes(4096);

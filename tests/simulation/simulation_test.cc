@@ -19,6 +19,7 @@ int64_t Setting(const char* name, int64_t otherwise) {
 
 TEST(SimulationTest, HistoriesHoldTheInvariants) {
   HistoryOptions options;
+  options.plan.recovery = options.plan.restarts = true;
   Totals totals;
   const int64_t count = Setting("TESSERA_SIMULATION_HISTORIES", 10000);
   const std::string wrong =

@@ -215,6 +215,7 @@ void Agent::RankExited(int rank, const std::string& incarnation, int exit_code, 
   message.mutable_worker_exited()->set_rank(rank);
   message.mutable_worker_exited()->set_exit_code(exit_code);
   message.mutable_worker_exited()->set_signal(signal);
+  message.mutable_worker_exited()->set_generation(found->second->handoff().generation);
   Tell(std::move(message));
 }
 

@@ -20,6 +20,7 @@ void Coordinator::Tick() {
     for (JobEntry* job : jobs) {
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
+      RecoverLocked(*job);
     }
     rendezvous_.Expire(members_.now());
     AnswerFetchesLocked();

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
+#include "coordinator/recovery_policy.h"
 #include "coordinator/rendezvous.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
@@ -77,6 +79,41 @@ class CoordinatorCore {
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // coordinator_recovery.cc
+  // The generation is lost: the job recovers, or fails.
+  void LoseLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The members hear that the generation is over; the next one starts `restart` anew, and the ranks
+  // that have no process by now.
+  void EndGenerationLocked(JobEntry& job, std::set<int> restart)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Survivors of a loss that ended before they joined: all ranks are started again.
+  void ReformLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forms the next generation as soon as it is time and there are hosts for it.
+  void RecoverLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<HostOffer> SparesLocked(const JobEntry& job, bool pool)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PlanNextLocked(JobEntry& job, const HostChoice& choice)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FormNextLocked(JobEntry& job, const HostChoice& choice,
+                      std::shared_ptr<const PlannedJob> planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Every rank is ready.
+  void BeginLocked(JobEntry& job, int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_growth.cc
+  // Whether a host may stand by for the job until it can take it.
+  bool MayStandByLocked(const JobEntry& job, const v1::JoinHost& join)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // FAILED_PRECONDITION (SECOND_HOST): the job has no place for a host that is bound to it.
+  absl::Status CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Stops the job at a step boundary if hosts stand by with which it can have more ranks.
+  void GrowLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopToGrowLocked(JobEntry& job, std::shared_ptr<const PlannedJob> larger)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It has stopped.
+  void ResizeLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // coordinator_draft.cc
   void FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,10 +137,13 @@ class CoordinatorCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HostLeftLocked(const HostMember& host, const v1::Leave& leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RankReadyLocked(const RankId& rank, int64_t measured_bytes)
+  void RankReadyLocked(const RankId& rank, const v1::RankReady& ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RankLeftLocked(const RankId& rank, const v1::Leave& leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankBrokenLocked(const RankId& rank, const v1::Broken& broken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AllDoneLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);

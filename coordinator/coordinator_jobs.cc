@@ -92,9 +92,8 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     auto job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
     job->id = ++last_job_id_;
     // With the time, so that it differs from those of another coordinator's jobs as well.
-    job->events = std::make_shared<EventLog>(
-        absl::StrCat(job->id, "-", absl::ToUnixMicros(options_.clock->WallNow())),
-        options_.max_events);
+    job->run = absl::StrCat(job->id, "-", absl::ToUnixMicros(options_.clock->WallNow()));
+    job->events = std::make_shared<EventLog>(job->run, options_.max_events);
     job->request_id = request.request_id();
     job->deadline = members_.now() + ToDuration(spec.timeouts().form());
     job->spec = std::make_shared<const v1::JobSpec>(std::move(spec));
@@ -196,7 +195,10 @@ absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
           absl::StrCat("job ", name, " is ", v1::JobState_Name(job->lifecycle.state()),
                        "; only a job that has not ended can be drained"));
     }
-    if (job->lifecycle.state() == v1::RUNNING && !job->lifecycle.proto().draining()) {
+    const v1::JobState state = job->lifecycle.state();
+    const bool runs = state == v1::RUNNING || state == v1::RECOVERING;
+    if (runs && !job->lifecycle.proto().draining()) {
+      // One that recovers is drained once it runs again; nobody attends until then.
       TESSERA_RETURN_IF_ERROR(job->lifecycle.Drain());
       v1::AttendResponse message;
       message.mutable_drain();
@@ -204,7 +206,7 @@ absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
         SendLocked(rank.id, message);
       }
       ChangedLocked(*job);
-    } else if (job->lifecycle.state() != v1::RUNNING &&
+    } else if (!runs &&
                job->lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
       EndedLocked(*job);
     }

@@ -35,6 +35,32 @@ std::string StateName(RankMember::State state) {
 // A rank that has joined at some time.
 bool HasProcess(const RankMember& rank) { return rank.state != RankMember::State::kMissing; }
 
+v1::Worker WorkerOf(const Generation& generation, int rank) {
+  const RankMember& member = generation.ranks[rank];
+  v1::Worker worker;
+  worker.set_rank(rank);
+  worker.set_host(generation.HostIndexOf(rank));
+  worker.set_host_name(generation.HostOf(rank).name);
+  worker.set_pid(member.pid);
+  worker.set_incarnation(member.incarnation);
+  worker.set_state(StateName(member.state));
+  return worker;
+}
+
+v1::Worker StandbyOf(const HostMember& host, const Recovery& recovery) {
+  v1::Worker worker;
+  worker.set_rank(-1);
+  worker.set_host(-1);
+  worker.set_host_name(host.name);
+  worker.set_pid(host.pid);
+  worker.set_incarnation(host.incarnation);
+  worker.set_state("STANDBY");
+  worker.set_position(recovery.standby.empty()
+                          ? absl::StrCat("offers ", host.local_workers, " workers")
+                          : recovery.standby);
+  return worker;
+}
+
 // FAILED_PRECONDITION (PLAN_NOT_SEALED): there is none yet.
 absl::StatusOr<std::shared_ptr<const PlannedJob>> PlannedOf(const JobEntry& job) {
   if (job.planned != nullptr) return job.planned;
@@ -90,24 +116,26 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
   const int limit =
       request.page_size() == 0 ? kMaxWorkersPage : std::min(request.page_size(), kMaxWorkersPage);
   MutexLock lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(FindLocked(request.job()).status());
+  TESSERA_ASSIGN_OR_RETURN(const JobEntry* job, FindLocked(request.job()));
   v1::ListWorkersResponse response;
   const Generation* generation = members_.FindGeneration(request.job());
   if (generation == nullptr) return response;
-  for (; rank < static_cast<int>(generation->ranks.size()); ++rank) {
-    const RankMember& member = generation->ranks[rank];
-    if (!HasProcess(member)) continue;
+  // Behind the ranks the hosts that stand by.
+  const int world_size = static_cast<int>(generation->ranks.size());
+  const std::vector<MemberId> standby =
+      job->lifecycle.ended() ? std::vector<MemberId>() : members_.Waiting(request.job());
+  for (; rank < world_size + static_cast<int>(standby.size()); ++rank) {
+    if (rank < world_size && !HasProcess(generation->ranks[rank])) continue;
     if (response.workers_size() == limit) {
       response.set_next_page_token(absl::StrCat(rank));
       break;
     }
-    v1::Worker* worker = response.add_workers();
-    worker->set_rank(rank);
-    worker->set_host(generation->HostIndexOf(rank));
-    worker->set_host_name(generation->HostOf(rank).name);
-    worker->set_pid(member.pid);
-    worker->set_incarnation(member.incarnation);
-    worker->set_state(StateName(member.state));
+    if (rank < world_size) {
+      *response.add_workers() = WorkerOf(*generation, rank);
+    } else {
+      *response.add_workers() =
+          StandbyOf(*members_.FindHost(standby[rank - world_size]), job->recovery);
+    }
   }
   return response;
 }

@@ -55,6 +55,7 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
     }
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
     job->lifecycle.SetStep(request.step());
+    job->lifecycle.SetCheckpointStep(request.checkpoint_step());
     job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());
     if (request.measured_bytes() > 0) {
       members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());

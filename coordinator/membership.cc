@@ -262,9 +262,14 @@ void Membership::Remove(MemberId id) {
 }
 
 void Membership::End(const std::string& job) {
+  EndGeneration(job);
   for (const MemberId id : MembersOf(job)) Remove(id);
+}
+
+void Membership::EndGeneration(const std::string& job) {
   const auto generation = generations_.find(job);
   if (generation == generations_.end()) return;
+  for (const RankMember& rank : generation->second.ranks) Remove(rank.id);
   generation->second.live = false;
   for (RankMember& rank : generation->second.ranks) {
     if (rank.state != State::kMissing) rank.state = State::kGone;

@@ -17,8 +17,8 @@
 // consecutive. Numbers of a job name only grow, also over jobs that take the name again, so
 // that a late worker of an old one is refused.
 //
-// A member is one attended stream. It stays until Remove, or until its job's generation ends and it
-// is let go (End).
+// A member is one attended stream. It stays until Remove, or until its job ends (End) or, a rank,
+// its generation (EndGeneration) and it is let go.
 //
 // Pure: no lock, log or I/O; the caller locks.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_H_
@@ -150,7 +150,9 @@ class Membership {
 
   // The member's stream is over; its rank is kGone unless it was kDone.
   void Remove(MemberId id);
-  // The job's generation is over: all its members, and hosts waiting for it, are let go.
+  // The job's generation is over and another will follow: its ranks are let go, its hosts stay.
+  void EndGeneration(const std::string& job);
+  // The job is over: all its members, and hosts waiting for it, are let go.
   void End(const std::string& job);
   // Drops what is known of an ended generation, but for its number.
   void Forget(const std::string& job);

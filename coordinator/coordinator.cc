@@ -13,26 +13,31 @@ void Coordinator::Tick() {
   {
     MutexLock lock(mutex_);
     members_.Advance(options_.clock->Now());
+    if (shut_down_) return;
     for (const MemberId member : members_.Expired()) LostLocked(member, /*expired=*/true);
     // A decision takes its job out of live_.
     std::vector<JobEntry*> jobs;
     for (const auto& [id, job] : live_) jobs.push_back(job);
     for (JobEntry* job : jobs) {
+      CheckAwayLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
       RecoverLocked(*job);
     }
     rendezvous_.Expire(members_.now());
     AnswerFetchesLocked();
+    if (members_.now() >= keep_progress_at_) KeepProgressLocked();
   }
   Flush();
+  writer_.TryWrite(options_.clock->Now());
 }
 
 void Coordinator::Shutdown() {
   {
     MutexLock lock(mutex_);
     shut_down_ = true;
-    while (!live_.empty()) {
+    KeepProgressLocked();
+    while (!live_.empty() && !writer_.keeps()) {
       CancelLocked(*live_.begin()->second, absl::StatusCode::kUnavailable,
                    "the coordinator is shutting down");
     }
@@ -43,6 +48,7 @@ void Coordinator::Shutdown() {
     }
   }
   Flush();
+  writer_.Write().IgnoreError();  // was logged
 }
 
 void CoordinatorCore::SendLocked(MemberId member, v1::AttendResponse message) {
@@ -73,6 +79,7 @@ void CoordinatorCore::Flush() {
       if (!flushing_) return;
       actions.swap(later_);
     }
+    writer_.TryWrite(options_.clock->Now());
     for (const auto& action : actions) action();
   }
 }

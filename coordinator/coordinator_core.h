@@ -27,6 +27,9 @@
 #include "coordinator/planned_job.h"
 #include "coordinator/recovery_policy.h"
 #include "coordinator/rendezvous.h"
+#include "coordinator/request_log.h"
+#include "coordinator/state_store.h"
+#include "coordinator/state_writer.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
@@ -40,12 +43,14 @@ struct CoordinatorOptions {
   int64_t max_live_jobs = 1000;
   int64_t max_ended_jobs = 100;
   int64_t max_events = 10000;  // of a job
+  // Where jobs are kept for the next process; null: nowhere, and they end with this one. Borrowed.
+  StateStore* store = nullptr;
 };
 
 class CoordinatorCore {
  protected:
   explicit CoordinatorCore(CoordinatorOptions options)
-      : options_(options), members_(options.membership) {}
+      : options_(options), writer_(options.store), members_(options.membership) {}
 
   // coordinator_jobs.cc
   absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
@@ -54,10 +59,13 @@ class CoordinatorCore {
   absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
                                                         const std::string& request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the store is to have before the job is there, in place of an ended one of its name.
+  StateChange CreationLocked(const JobEntry& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DrainLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -77,6 +85,7 @@ class CoordinatorCore {
   static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormToLocked(JobEntry& job, int host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_recovery.cc
@@ -131,6 +140,7 @@ class CoordinatorCore {
   absl::StatusOr<MemberId> JoinRankLocked(const v1::JoinRank& join,
                                           std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankJoinedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReceiveLocked(MemberId member, const v1::AttendRequest& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WorkerExitedLocked(const HostMember& host, const v1::WorkerExited& exited)
@@ -154,6 +164,47 @@ class CoordinatorCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // coordinator_keep.cc. What the next process is to know; written before anybody is told.
+  void KeepJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepRankLocked(const RankId& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Appends it to the job's log.
+  void KeepEventLocked(JobEntry& job, v1::WatchJobResponse event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The answer that the request got when it came first. INVALID_ARGUMENT: the id is another's.
+  absl::StatusOr<std::optional<v1::Job>> AnsweredLocked(const std::string& method,
+                                                        const std::string& name,
+                                                        const std::string& request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepAnswerLocked(const std::string& method, const std::string& request_id,
+                        const v1::Job& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `job`, once it is kept; else why it is not.
+  absl::StatusOr<v1::Job> Acknowledge(const v1::Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // coordinator_restore.cc
+  void RestoreJobLocked(const StoredState& state, const StoredJob& stored,
+                        absl::StatusOr<std::shared_ptr<const PlannedJob>> planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreGenerationLocked(JobEntry& job, const StoredMembers& members)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreRecoveryLocked(JobEntry& job, const std::set<std::string>& words)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckAwayLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_rejoin.cc
+  // Nothing: it joins as any other.
+  absl::StatusOr<std::optional<MemberId>> RejoinHostLocked(const v1::JoinHost& join,
+                                                           std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> RejoinRankLocked(const v1::JoinRank& join,
+                                            std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MemberId TellEndLocked(std::shared_ptr<MemberSink> sink, v1::JobState state,
+                         const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_queries.cc
+  v1::JobStats StatsLocked(const JobEntry& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // coordinator.cc. What is to be called without the lock, in order.
   void SendLocked(MemberId member, v1::AttendResponse message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,6 +214,9 @@ class CoordinatorCore {
   void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const CoordinatorOptions options_;
+  StateWriter writer_;
+  // Held while a job is created and kept: one after the other. Taken before mutex_.
+  Mutex create_mutex_;
   mutable Mutex mutex_;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   Membership members_ ABSL_GUARDED_BY(mutex_);
@@ -173,6 +227,8 @@ class CoordinatorCore {
   std::map<int64_t, JobEntry*> live_ ABSL_GUARDED_BY(mutex_);  // by age
   std::deque<std::string> ended_ ABSL_GUARDED_BY(mutex_);      // names, oldest end first
   std::map<std::string, std::string> names_by_request_ ABSL_GUARDED_BY(mutex_);
+  RequestLog answered_ ABSL_GUARDED_BY(mutex_);
+  absl::Time keep_progress_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // steady time
   std::deque<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
   bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -193,30 +193,38 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
   ChangedLocked(job);
-  std::vector<std::string> names;
-  for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
-  // The spec with its model can be large and the hosts many, so it is serialized once.
-  const auto of_all = std::make_shared<std::string>();
-  LaterLocked([of_all, planned = job.planned, spec = job.spec, number = generation.number, names] {
-    *of_all = planned->FormOfAll(*spec, number, names).SerializeAsString();
-  });
-  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
-    const auto sink = sinks_.find(generation.hosts[host].id);
-    if (sink == sinks_.end()) continue;
-    v1::FormHost of_job;
-    of_job.set_run(job.run);
-    of_job.set_attempt(job.recovery.attempt);
-    of_job.set_recover(job.recovery.recovers);
-    for (const int rank : job.recovery.fresh) {
-      if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
-    }
-    LaterLocked([sink = sink->second, planned = job.planned, number = generation.number, host,
-                 of_all, of_job = std::move(of_job)] {
-      v1::FormHost own = planned->FormOfHost(number, host);
-      own.MergeFrom(of_job);
-      sink->SendForm(of_all, own);
+  job.form_of_all = nullptr;
+  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
+    SendFormToLocked(job, host);
+}
+
+void CoordinatorCore::SendFormToLocked(JobEntry& job, int host) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
+  if (job.form_of_all == nullptr) {
+    std::vector<std::string> names;
+    for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
+    // The spec with its model can be large and the hosts many, so it is serialized once.
+    job.form_of_all = std::make_shared<std::string>();
+    LaterLocked([of_all = job.form_of_all, planned = job.planned, spec = job.spec,
+                 number = generation.number, names] {
+      *of_all = planned->FormOfAll(*spec, number, names).SerializeAsString();
     });
   }
+  v1::FormHost of_job;
+  of_job.set_run(job.run);
+  of_job.set_attempt(job.recovery.attempt);
+  of_job.set_recover(job.recovery.recovers);
+  for (const int rank : job.recovery.fresh) {
+    if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
+  }
+  LaterLocked([sink = sink->second, planned = job.planned, number = generation.number, host,
+               of_all = job.form_of_all, of_job = std::move(of_job)] {
+    v1::FormHost own = planned->FormOfHost(number, host);
+    own.MergeFrom(of_job);
+    sink->SendForm(of_all, own);
+  });
 }
 
 void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {

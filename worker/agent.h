@@ -8,8 +8,9 @@
 //
 // Run lives through one job: join, wait for FormHost, make the memory files, start exactly the
 // ranks that it names, give each its handoff (worker/agent_socket.h), report each that ends, and
-// finish when the coordinator ends the generation. It never leaves a child behind, and no end of
-// another process makes it wait without a deadline.
+// finish when the coordinator ends the job. Where the job recovers (EndGeneration of RECOVERING) it
+// keeps the files and the processes that live, and waits for the next FormHost. It never leaves a
+// child behind, and no end of another process makes it wait without a deadline.
 //
 // Thread-safety: one thread calls.
 #ifndef TESSERA_WORKER_AGENT_H_
@@ -59,6 +60,8 @@ class Agent {
 
     // How long to try to reach a coordinator that is not there yet.
     absl::Duration connect_timeout = absl::Seconds(30);
+    // How long it may be away after that. Workers compute on meanwhile, and are ended after it.
+    absl::Duration coordinator_timeout = absl::Minutes(5);
     // What workers have to end by themselves after the generation's end, or the coordinator's,
     // before they are killed.
     absl::Duration end_grace = absl::Seconds(2);

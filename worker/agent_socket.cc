@@ -111,6 +111,41 @@ class Receiver {
   std::vector<UniqueFd> descriptors_;
 };
 
+// One message, its descriptors all in `files`.
+absl::StatusOr<AgentHandoff> ReceiveMessage(int socket, absl::Duration timeout) {
+  Receiver receiver(socket, Clock::Real()->Now() + timeout);
+  char length_bytes[kLengthBytes];
+  TESSERA_RETURN_IF_ERROR(receiver.Read(length_bytes, sizeof(length_bytes)));
+  const uint32_t length = LoadLittleEndian(length_bytes);
+  if (length > kMaxMessageBytes) {
+    return absl::InternalError(absl::StrCat("the agent announces a message of ", length,
+                                            " bytes; is it of the same build as the worker?"));
+  }
+  std::string bytes(length, '\0');
+  TESSERA_RETURN_IF_ERROR(receiver.Read(bytes.data(), bytes.size()));
+  AgentHandoff handoff;
+  if (!handoff.hello.ParseFromString(bytes)) {
+    return absl::InternalError(
+        "the agent's message is no AgentHello; is it of the same build as the worker?");
+  }
+  handoff.files = receiver.TakeDescriptors();
+  return handoff;
+}
+
+// Tells the pidfds from the `files` files before them.
+absl::Status SplitDescriptors(size_t files, AgentHandoff& handoff) {
+  const size_t ranks = static_cast<size_t>(handoff.hello.assignment().local_world_size());
+  if (handoff.files.size() != files + ranks) {
+    return absl::InternalError(absl::StrCat("the agent sent ", handoff.files.size(),
+                                            " descriptors for ", ranks,
+                                            " ranks; is it of the same build as the worker?"));
+  }
+  for (size_t i = files; i < files + ranks; ++i)
+    handoff.peer_pidfds.push_back(std::move(handoff.files[i]));
+  handoff.files.resize(files);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 HandoffSender::HandoffSender(int socket, const v1::AgentHello& hello, std::vector<int> fds)
@@ -159,35 +194,22 @@ absl::StatusOr<AgentHandoff> ReceiveHandoff(UniqueFd socket, absl::Duration time
     return absl::FailedPreconditionError(
         "no agent started this process; run it with `tessera-worker -- PROGRAM`");
   }
-  Receiver receiver(socket.get(), Clock::Real()->Now() + timeout);
-  char length_bytes[kLengthBytes];
-  TESSERA_RETURN_IF_ERROR(receiver.Read(length_bytes, sizeof(length_bytes)));
-  const uint32_t length = LoadLittleEndian(length_bytes);
-  if (length > kMaxMessageBytes) {
-    return absl::InternalError(absl::StrCat("the agent announces a message of ", length,
-                                            " bytes; is it of the same build as the worker?"));
-  }
-  std::string bytes(length, '\0');
-  TESSERA_RETURN_IF_ERROR(receiver.Read(bytes.data(), bytes.size()));
-
-  AgentHandoff handoff;
-  if (!handoff.hello.ParseFromString(bytes)) {
-    return absl::InternalError(
-        "the agent's message is no AgentHello; is it of the same build as the worker?");
-  }
-  handoff.files = receiver.TakeDescriptors();
-  const size_t ranks = static_cast<size_t>(handoff.hello.assignment().local_world_size());
-  const size_t files = handoff.hello.draft() ? 0 : kHandoffFiles;
-  if (handoff.files.size() != files + ranks) {
-    return absl::InternalError(absl::StrCat("the agent sent ", handoff.files.size(),
-                                            " descriptors for ", ranks,
-                                            " ranks; is it of the same build as the worker?"));
-  }
-  for (size_t i = files; i < files + ranks; ++i) {
-    handoff.peer_pidfds.push_back(std::move(handoff.files[i]));
-  }
-  handoff.files.resize(files);
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveMessage(socket.get(), timeout));
+  TESSERA_RETURN_IF_ERROR(SplitDescriptors(handoff.hello.draft() ? 0 : kHandoffFiles, handoff));
   handoff.agent_socket = std::move(socket);
+  return handoff;
+}
+
+absl::StatusOr<AgentHandoff> ReceiveFurtherHandoff(int socket, absl::Duration timeout) {
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveMessage(socket, timeout));
+  if (!handoff.hello.recover()) {
+    return absl::InternalError(
+        "the agent gave this rank out again; is it of the same build as the worker?");
+  }
+  TESSERA_RETURN_IF_ERROR(SplitDescriptors(1, handoff));
+  UniqueFd control = std::move(handoff.files[0]);
+  handoff.files = std::vector<UniqueFd>(kHandoffFiles);
+  handoff.files[static_cast<size_t>(HandoffFile::kControl)] = std::move(control);
   return handoff;
 }
 

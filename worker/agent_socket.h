@@ -15,8 +15,9 @@
 //
 // Where the rank builds the model (AgentHello.draft) there are two messages: one without files,
 // from which the rank knows who it is, and the whole one when the plan is sealed; the second is
-// read from the first's agent_socket. Afterwards neither side writes. The socket stays open, and
-// its end of file (POLLHUP) tells a worker that the agent is dead.
+// read from the first's agent_socket. For every later generation of the job that the process lives
+// through there is a further one (AgentHello.recover), with the new control file alone. The worker
+// never writes. Its end of file (POLLHUP) tells a worker that the agent is dead.
 //
 // Thread-safety: none.
 #ifndef TESSERA_WORKER_AGENT_SOCKET_H_
@@ -54,7 +55,7 @@ struct AgentHandoff {
 // The agent's side: sends as much as the socket takes and never waits.
 class HandoffSender {
  public:
-  // `fds`: kHandoffFiles files (of a draft none), then the pidfds. All descriptors are borrowed and
+  // `fds`: kHandoffFiles files (of a draft none, of a further handoff one), then the pidfds. All descriptors are borrowed and
   // must be open until Send has returned something else than false.
   HandoffSender(int socket, const v1::AgentHello& hello, std::vector<int> fds);
 
@@ -75,6 +76,10 @@ class HandoffSender {
 //   FAILED_PRECONDITION  `socket` is none: no agent started this process.
 //   INTERNAL             what came is no handoff: agent and worker are of different builds.
 absl::StatusOr<AgentHandoff> ReceiveHandoff(UniqueFd socket, absl::Duration timeout);
+
+// A further one, over the agent_socket of the first: of its files only the control file is there,
+// and its agent_socket is none. Errors: as above.
+absl::StatusOr<AgentHandoff> ReceiveFurtherHandoff(int socket, absl::Duration timeout);
 
 }  // namespace tessera
 

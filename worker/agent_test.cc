@@ -247,8 +247,26 @@ TEST_F(AgentTest, ACoordinatorThatNeverEndsTheJobIsUnavailable) {
   EXPECT_EQ(Result(), Agent::kUnavailable);
 }
 
-TEST_F(AgentTest, EndsItsWorkersWhenTheCoordinatorIsGone) {
+TEST_F(AgentTest, KeepsItsWorkersForTheNextCoordinatorAndSaysWhoEnded) {
+  StartAndForm(Options({"wait", "exit:0"}));
+  service_.AwaitRequests(1, IsExit);
+  service_.Kill();
+  FakeMembershipService next(service_.address());
+  const v1::JoinHost join = next.AwaitRequest(IsJoin).join_host();
+  EXPECT_EQ(join.serving_job(), "job");
+  EXPECT_EQ(join.generation(), 1);
+  ASSERT_EQ(join.living_ranks_size(), 1);
+  EXPECT_EQ(join.living_ranks(0), 0);
+  EXPECT_EQ(join.incarnation(), service_.AwaitRequest(IsJoin).join_host().incarnation());
+  EXPECT_EQ(next.AwaitRequest(IsExit).worker_exited().rank(), 1);
+  next.Send(EndOf(v1::CANCELLED));
+  Stop();  // ends the one that waits
+  EXPECT_EQ(Result(), Agent::kFailed);
+}
+
+TEST_F(AgentTest, EndsItsWorkersWhenTheCoordinatorIsGoneForGood) {
   Agent::Options options = Options({"wait", "exit:0"});
+  options.coordinator_timeout = absl::Milliseconds(1);
   options.end_grace = absl::ZeroDuration();
   StartAndForm(options);
   service_.AwaitRequests(1, IsExit);

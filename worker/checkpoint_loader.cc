@@ -154,6 +154,17 @@ absl::StatusOr<std::optional<std::string>> CheckpointToResume(const v1::Checkpoi
   return found.whole.front().path;
 }
 
+absl::StatusOr<std::optional<std::string>> NewestOfRun(const v1::CheckpointSpec& checkpoint,
+                                                       const std::string& run) {
+  if (checkpoint.dir().empty() || run.empty()) return std::nullopt;
+  TESSERA_ASSIGN_OR_RETURN(const FoundCheckpoints found, FindCheckpoints(checkpoint.dir()));
+  for (const FoundCheckpoints::Whole& whole : found.whole) {
+    const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(whole.path);
+    if (reader.ok() && reader->index().run() == run) return whole.path;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const LoadTarget& target) {
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
   if (!reader.ok()) return Annotate(reader.status(), kField);
@@ -178,8 +189,13 @@ absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const Load
 
 absl::StatusOr<TrainingState> LoadValues(const LoadTarget& target) {
   const v1::CheckpointSpec& checkpoint = target.job.checkpoint();
-  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> path,
-                           CheckpointToResume(checkpoint, target.log));
+  std::optional<std::string> path;
+  if (target.attempt > 1) {
+    TESSERA_ASSIGN_OR_RETURN(path, NewestOfRun(checkpoint, target.run));
+  }
+  if (!path.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(path, CheckpointToResume(checkpoint, target.log));
+  }
   if (path.has_value()) return LoadCheckpoint(*path, target);
   if (!checkpoint.import().empty()) TESSERA_RETURN_IF_ERROR(ImportValues(target));
   return TrainingState();

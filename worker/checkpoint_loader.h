@@ -35,12 +35,20 @@ struct LoadTarget {
   int shard_index = 0;
   const ShardStore& store;
   bool log = false;  // on one rank: what a reader may not expect
+  // FormHost.run and FormHost.attempt: from the second attempt on the job goes on from its own
+  // newest whole checkpoint, if it has one.
+  std::string run = "";
+  int attempt = 1;
 };
 
 // The checkpoint that checkpoint.resume means: its path; with auto the newest whole one of
 // checkpoint.dir (torn ones are logged if `log`), or none; with none none.
 absl::StatusOr<std::optional<std::string>> CheckpointToResume(const v1::CheckpointSpec& checkpoint,
                                                               bool log);
+
+// The newest whole checkpoint of checkpoint.dir that the run has saved, or none.
+absl::StatusOr<std::optional<std::string>> NewestOfRun(const v1::CheckpointSpec& checkpoint,
+                                                       const std::string& run);
 
 // Parameters and optimizer state. Refused: other names (a tied parameter is found by any of its
 // own), shapes, dtypes, or another optimizer.

@@ -119,8 +119,8 @@ absl::Status CheckpointSaver::AfterStep(const TrainingState& state) {
   return phase_ == Phase::kIdle ? absl::OkStatus() : Look();
 }
 
-absl::Status CheckpointSaver::Finish(const TrainingState& state) {
-  if (!wanted()) return absl::OkStatus();
+absl::Status CheckpointSaver::Finish(const TrainingState& state, bool always) {
+  if (!wanted() && (!always || options_.job.checkpoint().dir().empty())) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(Await());
   if (last_saved_ == state.step) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(Begin(state, /*copy=*/false));

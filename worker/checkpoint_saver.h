@@ -61,8 +61,10 @@ class CheckpointSaver {
   // RESOURCE_EXHAUSTED: no memory for the copy. Or as Collectives::Exchange.
   absl::Status AfterStep(const TrainingState& state);
   // Saves the state unless it is saved, and returns when the checkpoint is whole. The store must
-  // not change meanwhile.
-  absl::Status Finish(const TrainingState& state);
+  // not change meanwhile. `always`: also in a job that is to save none (checkpoint.save).
+  absl::Status Finish(const TrainingState& state, bool always = false);
+  // The newest step of which a whole checkpoint was saved; -1: none.
+  int64_t last_saved() const { return last_saved_; }
 
  private:
   // What the writing thread and the session's share.

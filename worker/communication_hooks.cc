@@ -150,7 +150,7 @@ CommunicationHook Bf16CompressHook() { return CompressHook("bf16_compress", v1::
 absl::Status RegisterCommunicationHook(Session& session, CommunicationHook hook) {
   SessionImpl& impl = SessionAccess::Of(session);
   TESSERA_RETURN_IF_ERROR(impl.Keep(CheckHook(hook, impl.parts())));
-  if (impl.has_reduce_hook() || impl.step() > 0 || impl.in_step()) {
+  if (impl.has_reduce_hook() || impl.begun()) {
     return impl.Keep(absl::FailedPreconditionError(absl::StrCat(
         "the communication hook \"", hook.name, "\" is registered ",
         impl.has_reduce_hook() ? "after another; a session has one" : "after the first step began",

@@ -22,6 +22,8 @@ class EndRelay {
   void End(const absl::Status& status);
   // Readable once the end has come.
   int fd() const { return ended_.get(); }
+  // What it tells beside the collectives.
+  const std::function<void(const absl::Status&)>& on_end() const { return on_end_; }
   // OK: it has not come.
   absl::Status status() const;
   // From now on the end interrupts `collectives`, which outlives the membership client that calls

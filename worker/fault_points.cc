@@ -31,7 +31,8 @@ void Act(const std::string& action) {
 
 }  // namespace
 
-absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank) {
+absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank,
+                                               int64_t generation) {
   if (text.empty()) return FaultPoints();
   std::map<std::string, std::string> fields;
   for (absl::string_view part : absl::StrSplit(text, ',')) {
@@ -46,7 +47,7 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank)
   if (!absl::SimpleAtoi(fields["rank"], &wanted_rank) || point.empty() ||
       (action != "kill" && action != "stop" && action != "leak" && action != "spoil")) {
     return absl::InvalidArgumentError(
-        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N]");
+        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N][,generation=N]");
   }
   std::optional<int64_t> only_step;
   if (fields.count("step") > 0) {
@@ -54,7 +55,10 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank)
       return absl::InvalidArgumentError("TESSERA_TEST_FAULT: step is no number");
     only_step = wanted_step;
   }
-  if (wanted_rank != rank) return FaultPoints();
+  int64_t wanted_generation = 1;
+  if (fields.count("generation") > 0 && !absl::SimpleAtoi(fields["generation"], &wanted_generation))
+    return absl::InvalidArgumentError("TESSERA_TEST_FAULT: generation is no number");
+  if (wanted_rank != rank || wanted_generation != generation) return FaultPoints();
   if (action == "spoil") {
     FaultPoints faults;
     faults.spoil_point_ = point;

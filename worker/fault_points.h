@@ -4,12 +4,14 @@
 //
 // actions: kill (SIGKILL to the process itself), stop (SIGSTOP), leak (map one page that no
 // forecast knows), spoil (at the point reduced: change one element of the rank's reduced
-// gradients). `step` absent: the first time. In tests where ranks are threads a hook is called
-// instead.
+// gradients). `step` absent: the first time. Only processes that were started for the generation
+// `generation` [1] have the fault: not those that take over from one that it has ended. In tests
+// where ranks are threads a hook is called instead.
 //
 // Points, in the order in which a step meets them: unshard_write, unshard_written, unshard_wait,
 // lease_release, gradient_acquire, reduce_ready, reduce, reduce_read, reduced, vote, barrier,
-// undo_written, optimizer, optimizer_done, export; and join. Where units are resident,
+// undo_written, optimizer, optimizer_done, export; and join, and rejoin, where a rank that lived on
+// joins the next generation. Where units are resident,
 // unshard_write and unshard_written are passed when a rank has filled or updated its shard.
 #ifndef TESSERA_WORKER_FAULT_POINTS_H_
 #define TESSERA_WORKER_FAULT_POINTS_H_
@@ -30,9 +32,10 @@ class FaultPoints {
   // No faults.
   FaultPoints() = default;
   explicit FaultPoints(Hook hook) : hook_(std::move(hook)) {}
-  // From TESSERA_TEST_FAULT's text, for one rank; "" gives no faults. INVALID_ARGUMENT: the text is
+  // From TESSERA_TEST_FAULT's text, for one rank's process of that generation; "" gives no faults. INVALID_ARGUMENT: the text is
   // malformed.
-  static absl::StatusOr<FaultPoints> Parse(absl::string_view text, int rank);
+  static absl::StatusOr<FaultPoints> Parse(absl::string_view text, int rank,
+                                           int64_t generation = 1);
 
   void set_step(int64_t step) { step_ = step; }
   // Free where there are no faults.

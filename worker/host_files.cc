@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/control_file.h"
 #include "common/status_macros.h"
 #include "worker/host_memory.h"
 
@@ -34,6 +35,23 @@ absl::StatusOr<HostFiles> CreateHostFiles(const v1::FormHost& form) {
     files.ranks.push_back(std::move(file));
   }
   return files;
+}
+
+absl::Status RenewControlFile(const v1::FormHost& form, HostFiles& files) {
+  const v1::HostForecast& host = form.host_forecast();
+  bool same = files.shared[0].bytes() == RoundUp(host.unsharded_file_bytes(), kPageBytes) &&
+              files.shared[1].bytes() == RoundUp(host.gradient_file_bytes(), kPageBytes) &&
+              static_cast<int>(files.ranks.size()) == form.rank_forecasts_size();
+  for (int i = 0; same && i < form.rank_forecasts_size(); ++i)
+    same = files.ranks[i].bytes() == RoundUp(form.rank_forecasts(i).mapped_bytes(), kPageBytes);
+  if (!same) {
+    return absl::InternalError(
+        "the coordinator recovers this host with another layout than it has; is it of the same "
+        "build as the agent?");
+  }
+  TESSERA_ASSIGN_OR_RETURN(files.shared[2],
+                           MemoryFile::Create(kControlFileName, host.control_file_bytes()));
+  return absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -52,20 +52,26 @@ absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
     }
     workers->ranks_.push_back({.rank = assignment.rank(),
                                .incarnation = NewIncarnation(),
-                               .process = *std::move(process)});
+                               .process = std::make_unique<WorkerProcess>(*std::move(process))});
   }
   workers->PrepareHandoffs();
   return workers;
 }
 
-absl::Status HostWorkers::Complete(const v1::FormHost& form) {
+absl::Status HostWorkers::SameRanks(const v1::FormHost& form) const {
   TESSERA_RETURN_IF_ERROR(CheckForm(form));
-  const bool same_ranks = form.assignments_size() == form_.assignments_size() &&
-                          form.assignments(0).rank() == form_.assignments(0).rank() &&
-                          form.generation() == form_.generation() && form.job() == form_.job();
-  if (!draft() || form.draft() || !same_ranks) {
-    return absl::InternalError(
-        "the coordinator formed this host again with other ranks than it has started");
+  if (form.assignments_size() == form_.assignments_size() &&
+      form.assignments(0).rank() == form_.assignments(0).rank() && form.job() == form_.job()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      "the coordinator formed this host again with other ranks than it has started");
+}
+
+absl::Status HostWorkers::Complete(const v1::FormHost& form) {
+  TESSERA_RETURN_IF_ERROR(SameRanks(form));
+  if (!draft() || form.draft() || form.generation() != form_.generation()) {
+    return absl::InternalError("the coordinator sealed another plan than this host's ranks build");
   }
   TESSERA_ASSIGN_OR_RETURN(files_, CreateHostFiles(form));
   form_ = form;
@@ -73,8 +79,40 @@ absl::Status HostWorkers::Complete(const v1::FormHost& form) {
   return absl::OkStatus();
 }
 
+absl::Status HostWorkers::Recover(const v1::FormHost& form,
+                                  const std::vector<std::string>& program) {
+  TESSERA_RETURN_IF_ERROR(SameRanks(form));
+  if (draft() || form.draft() || form.generation() <= form_.generation()) {
+    return absl::InternalError(
+        "the coordinator recovers a generation that this host is not in; is it of the same build "
+        "as the agent?");
+  }
+  TESSERA_RETURN_IF_ERROR(RenewControlFile(form, files_));
+  form_ = form;
+  std::set<int> survivors;
+  for (Rank& rank : ranks_) {
+    const bool restart = std::find(form.restart_ranks().begin(), form.restart_ranks().end(),
+                                   rank.rank) != form.restart_ranks().end();
+    // Who has not even got its last handoff is better started again than told more.
+    if (!restart && !rank.ended && rank.handoffs.empty() && !rank.process->HasEnded()) {
+      survivors.insert(rank.rank);
+      continue;
+    }
+    rank.handoffs.clear();
+    // Its file is nobody's before it is gone.
+    rank.process.reset();
+    absl::StatusOr<WorkerProcess> process = WorkerProcess::Spawn(program);
+    if (!process.ok()) return Annotate(process.status(), absl::StrCat("rank ", rank.rank));
+    rank.process = std::make_unique<WorkerProcess>(*std::move(process));
+    rank.incarnation = NewIncarnation();
+    rank.ended = rank.told_to_end = false;
+  }
+  PrepareHandoffs(survivors);
+  return absl::OkStatus();
+}
+
 // Once all processes are there, since each gets the pidfds of all.
-void HostWorkers::PrepareHandoffs() {
+void HostWorkers::PrepareHandoffs(const std::set<int>& had_files) {
   v1::AgentHello hello;
   hello.set_coordinator(host_.coordinator);
   *hello.mutable_spec() = form_.spec();
@@ -85,6 +123,9 @@ void HostWorkers::PrepareHandoffs() {
   hello.set_host_address(host_.address);
   hello.set_host_name(host_.name);
   hello.set_draft(draft());
+  hello.set_recover(form_.recover());
+  hello.set_run(form_.run());
+  hello.set_attempt(form_.attempt());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].ended) continue;
     *hello.mutable_assignment() = form_.assignments(static_cast<int>(i));
@@ -92,11 +133,15 @@ void HostWorkers::PrepareHandoffs() {
     std::vector<int> fds;
     if (!draft()) {
       *hello.mutable_rank_forecast() = form_.rank_forecasts(static_cast<int>(i));
-      for (const MemoryFile& file : files_.shared) fds.push_back(file.fd());
-      fds.push_back(files_.ranks[i].fd());
+      if (had_files.count(ranks_[i].rank) > 0) {
+        fds.push_back(files_.shared[static_cast<size_t>(HandoffFile::kControl)].fd());
+      } else {
+        for (const MemoryFile& file : files_.shared) fds.push_back(file.fd());
+        fds.push_back(files_.ranks[i].fd());
+      }
     }
-    for (const Rank& peer : ranks_) fds.push_back(peer.process.pidfd());
-    ranks_[i].handoffs.emplace_back(ranks_[i].process.socket(), hello, std::move(fds));
+    for (const Rank& peer : ranks_) fds.push_back(peer.process->pidfd());
+    ranks_[i].handoffs.emplace_back(ranks_[i].process->socket(), hello, std::move(fds));
   }
 }
 
@@ -104,8 +149,8 @@ std::vector<pollfd> HostWorkers::PollFds() const {
   std::vector<pollfd> fds;
   for (const Rank& rank : ranks_) {
     if (rank.ended) continue;
-    fds.push_back({rank.process.pidfd(), POLLIN, 0});
-    if (!rank.handoffs.empty()) fds.push_back({rank.process.socket(), POLLOUT, 0});
+    fds.push_back({rank.process->pidfd(), POLLIN, 0});
+    if (!rank.handoffs.empty()) fds.push_back({rank.process->socket(), POLLOUT, 0});
   }
   return fds;
 }
@@ -120,14 +165,14 @@ std::vector<HostWorkers::Ended> HostWorkers::Advance() {
       // from its rank is its end.
       if (!sent.ok() && !absl::IsUnavailable(sent.status())) {
         LogError(absl::StrCat("rank ", rank.rank, ": ", sent.status().ToString()));
-        rank.process.Signal(SIGKILL);
+        rank.process->Signal(SIGKILL);
       }
       if (!sent.ok()) rank.handoffs.clear();
       if (!sent.ok() || !*sent) break;
       rank.handoffs.pop_front();
     }
-    const pid_t pid = rank.process.pid();
-    if (const std::optional<ExitStatus> status = rank.process.TryReap(); status.has_value()) {
+    const pid_t pid = rank.process->pid();
+    if (const std::optional<ExitStatus> status = rank.process->TryReap(); status.has_value()) {
       rank.ended = true;
       ended.push_back(
           {.rank = rank.rank, .pid = pid, .status = *status, .told_to = rank.told_to_end});
@@ -142,7 +187,7 @@ void HostWorkers::Signal(int signal) {
   for (Rank& rank : ranks_) {
     if (rank.ended) continue;
     rank.told_to_end = true;
-    rank.process.Signal(signal);
+    rank.process->Signal(signal);
   }
 }
 

@@ -1,5 +1,5 @@
-// The workers of one host in one generation: their memory files, their processes, and what each was
-// handed.
+// The workers of one host: their memory files, their processes, and what each was handed, over all
+// generations in which the host keeps its ranks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto workers, HostWorkers::Start(form, host, {"/usr/bin/trainer"}));
 //   while (!workers->all_ended()) {
@@ -16,6 +16,7 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,13 @@ class HostWorkers {
   // Of ranks that were started to build the model (FormHost.draft): makes the files and hands them
   // out. `form` is of the same ranks. Errors: as Start.
   absl::Status Complete(const v1::FormHost& form);
+  // The job goes on in another generation, of the same ranks: a rank whose process has ended, or is
+  // in form.restart_ranks (it is killed), is started again over its files; one that lives gets a
+  // further handoff with the new control file. Errors: as Start.
+  absl::Status Recover(const v1::FormHost& form, const std::vector<std::string>& program);
+  // Whether the job goes on when a rank is lost (JobSpec.max_recoveries), and with which generation.
+  bool recovers() const { return form_.spec().max_recoveries() > 0; }
+  int64_t generation() const { return form_.generation(); }
   // Whether Complete is still to come.
   bool draft() const { return form_.draft(); }
   // Kills and reaps what still runs.
@@ -72,14 +80,16 @@ class HostWorkers {
   struct Rank {
     int rank;
     std::string incarnation;
-    WorkerProcess process;
+    std::unique_ptr<WorkerProcess> process;
     std::deque<HandoffSender> handoffs = {};  // that are not sent yet
     bool ended = false;
     bool told_to_end = false;
   };
 
   HostWorkers(const v1::FormHost& form, const Host& host) : form_(form), host_(host) {}
-  void PrepareHandoffs();
+  // To the ranks that live; those among them that had their files before get the control file alone.
+  void PrepareHandoffs(const std::set<int>& had_files = {});
+  absl::Status SameRanks(const v1::FormHost& form) const;
 
   v1::FormHost form_;
   const Host host_;

@@ -30,8 +30,10 @@ class MembershipClient {
 
   // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at
   // most once, from another thread, when the coordinator ends the generation (ABORTED,
-  // GENERATION_ENDED) or stays away for longer than the lease (UNAVAILABLE). Errors: as
-  // MembershipService.Attend; DEADLINE_EXCEEDED after `timeout`.
+  // GENERATION_ENDED where the job recovers, else JOB_ENDED) or refuses the rank. One that is away
+  // is waited for, however long: the rank joins again with the same incarnation. Errors: as
+  // MembershipService.Attend; after `timeout` UNAVAILABLE where the coordinator is not there,
+  // DEADLINE_EXCEEDED where it says nothing.
   virtual absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                                 std::function<void(const absl::Status&)> on_end) = 0;
   // Errors: as MembershipService.ListUnits; DEADLINE_EXCEEDED after `timeout`.
@@ -54,11 +56,16 @@ class MembershipClient {
                                         absl::Duration /*timeout*/) {
     return absl::UnimplementedError("this line to a coordinator is not for building models");
   }
-  // Says that this rank is ready and returns when every rank is. ABORTED: the generation ended.
-  // DEADLINE_EXCEEDED.
-  virtual absl::Status AwaitStart(int64_t measured_bytes, absl::Duration timeout) = 0;
+  // Says that this rank is ready to go on after `step` and returns when every rank is. ABORTED: the
+  // generation ended. DEADLINE_EXCEEDED.
+  virtual absl::Status AwaitStart(int64_t measured_bytes, int64_t step, absl::Duration timeout) = 0;
+  // This rank can go no further in its generation, has left its collectives and waits for the next
+  // one. Never waits.
+  virtual void Break(const absl::Status& /*status*/, std::optional<int> /*blamed_rank*/) {}
   // The coordinator wants the job to stop after the step that is computed now (Drain). Any thread.
   virtual bool Draining() const { return false; }
+  // And then to go on with another world size (Drain.resize).
+  virtual bool Resizing() const { return false; }
   // Ends everything above that waits, now and later, with `status`: the caller knows that
   // there is nothing to wait for. Any thread.
   virtual void Interrupt(const absl::Status& status) = 0;
@@ -66,8 +73,8 @@ class MembershipClient {
   // deadline; while the coordinator is away newer samples replace older ones and progress is kept
   // (the last 1,000 lines).
   virtual void ReportStats(v1::ReportStatsRequest report) = 0;
-  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. The last
-  // call.
+  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. With OK a
+  // coordinator that is away is waited for besides. The last call.
   virtual void Leave(const absl::Status& status, std::optional<int> blamed_rank,
                      absl::Duration timeout) = 0;
 };

@@ -79,7 +79,7 @@ TEST_F(MembershipClientTest, JoinsTheRankAndStartsWhenEveryRankIsReady) {
     start.mutable_start();
     service_.Send(start);
   });
-  const absl::Status started = client_->AwaitStart(8192, kLong);
+  const absl::Status started = client_->AwaitStart(8192, 3, kLong);
   coordinator.join();
   EXPECT_TRUE(started.ok()) << started;
   EXPECT_EQ(ends_, 0);
@@ -93,7 +93,7 @@ TEST_F(MembershipClientTest, KnowsThatTheJobIsDrained) {
   start.mutable_start();
   service_.Send(drain);
   service_.Send(start);  // comes after it
-  EXPECT_TRUE(client_->AwaitStart(8192, kLong).ok());
+  EXPECT_TRUE(client_->AwaitStart(8192, 3, kLong).ok());
   EXPECT_TRUE(client_->Draining());
   EXPECT_EQ(ends_, 0);
 }
@@ -124,7 +124,7 @@ TEST_F(MembershipClientTest, ACoordinatorThatDoesNotAnswerIsDeadlineExceeded) {
 
 TEST_F(MembershipClientTest, ACoordinatorThatIsNotThereIsUnavailableAndNamed) {
   service_.Kill();
-  const absl::Status joined = Join();
+  const absl::Status joined = Join(absl::Seconds(1));
   EXPECT_EQ(joined.code(), absl::StatusCode::kUnavailable) << joined;
   EXPECT_NE(joined.message().find("the coordinator " + service_.address() + " is gone"),
             absl::string_view::npos)
@@ -143,18 +143,77 @@ TEST_F(MembershipClientTest, TheEndOfTheGenerationIsTold) {
   EXPECT_EQ(end.message(), "the job is FAILED: rank 0 was killed by signal 9");
   // What comes after the end is of no interest, and every wait ends with it.
   service_.Kill();
-  EXPECT_EQ(client_->AwaitStart(1, kLong).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(client_->AwaitStart(1, 0, kLong).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ends_, 1);
 }
 
-TEST_F(MembershipClientTest, ABrokenStreamIsTheCoordinatorsEnd) {
+TEST_F(MembershipClientTest, JoinsTheNextCoordinatorAgainAndTellsWhereItIs) {
+  ASSERT_TRUE(Join().ok());
+  v1::AttendResponse start;
+  start.mutable_start();
+  service_.Send(start);
+  ASSERT_TRUE(client_->AwaitStart(8192, 0, kLong).ok());
+  client_->ReportStats(ReportOfStep(3));
+  service_.AwaitReports(1);
+  service_.Kill();
+  FakeMembershipService next(service_.address());
+  const v1::JoinRank join =
+      next.AwaitRequest([](auto& r) { return r.has_join_rank(); }).join_rank();
+  EXPECT_TRUE(join.rejoin());
+  EXPECT_TRUE(join.ready());
+  EXPECT_EQ(join.incarnation(), "abc");
+  EXPECT_EQ(join.generation(), 1);
+  EXPECT_EQ(join.rank(), 1);
+  EXPECT_EQ(join.step(), 3);
+  EXPECT_EQ(join.measured_bytes(), 8192);
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, ANextCoordinatorThatRefusesTheRankEndsIt) {
   ASSERT_TRUE(Join().ok());
   service_.Kill();
+  FakeMembershipService next(service_.address());
+  next.AwaitRequest([](auto& r) { return r.has_join_rank(); });
+  next.FinishStreams(absl::NotFoundError("there is no job job"));
   const absl::Status end = end_.get_future().get();
-  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
-  EXPECT_NE(end.message().find("the coordinator " + service_.address() + " is gone"),
-            absl::string_view::npos)
-      << end;
+  EXPECT_EQ(end.code(), absl::StatusCode::kNotFound) << end;
+}
+
+TEST_F(MembershipClientTest, ReportsAndLeaveWaitForTheNextCoordinator) {
+  ASSERT_TRUE(Join().ok());
+  service_.FailReports(absl::UnavailableError("not now"));
+  client_->ReportStats(ReportOfStep(5));
+  service_.AwaitReports(1);
+  service_.Kill();
+  std::thread leaving([this] { client_->Leave(absl::OkStatus(), std::nullopt, kLong); });
+  FakeMembershipService next(service_.address());
+  const v1::AttendRequest leave = next.AwaitRequest([](auto& r) { return r.has_leave(); });
+  EXPECT_EQ(leave.leave().code(), 0);
+  leaving.join();
+  EXPECT_EQ(next.AwaitReports(1).back().step(), 5);
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, WhoFailedDoesNotWaitForACoordinatorThatIsAway) {
+  ASSERT_TRUE(Join().ok());
+  service_.Kill();
+  client_->Leave(absl::InternalError("broken"), std::nullopt, absl::Milliseconds(50));
+  client_.reset();
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, ACallIsMadeAgainAtTheNextCoordinator) {
+  ASSERT_TRUE(Join().ok());
+  service_.Kill();
+  std::thread caller([this] {
+    v1::PublishCommunicatorIdsRequest ids;
+    ids.set_group(4);
+    EXPECT_TRUE(client_->PublishCommunicatorIds(ids, kLong).ok());
+  });
+  FakeMembershipService next(service_.address());
+  caller.join();
+  ASSERT_EQ(next.publications().size(), 1u);
+  EXPECT_EQ(next.publications()[0].group(), 4);
 }
 
 TEST_F(MembershipClientTest, AStreamThatTheCoordinatorEndsKeepsItsCode) {
@@ -309,7 +368,7 @@ TEST_F(MembershipClientTest, ADroppedClientEndsItsStreamAndTellsNobody) {
 }
 
 TEST_F(MembershipClientTest, CallsOutOfPlaceAreRefused) {
-  EXPECT_EQ(client_->AwaitStart(1, kLong).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client_->AwaitStart(1, 0, kLong).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(Join().ok());
   EXPECT_EQ(client_->JoinRank(RankOne(), kLong, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);

@@ -23,7 +23,7 @@ absl::Status SetPrefetch(Session& session, int unit, Phase phase, std::vector<in
     return absl::NotFoundError(
         absl::StrCat("SetPrefetch names unit ", one, "; the plan has units 0 to ", units - 1));
   }
-  impl.executor().SetPrefetch(unit, phase != Phase::kForward, std::move(ahead));
+  impl.SetPrefetch(unit, phase != Phase::kForward, std::move(ahead));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/errors.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint.h"
@@ -48,6 +49,10 @@ absl::StatusOr<TensorView> UnitLease::Parameter(absl::string_view fqn) const {
     return absl::FailedPreconditionError("the lease is empty, or its session is over");
   }
   return session->Parameter(unit_, fqn);
+}
+
+bool GenerationEnded(const absl::Status& status) {
+  return absl::IsAborted(status) && Reason(status) == "GENERATION_ENDED";
 }
 
 Session::~Session() = default;
@@ -109,6 +114,7 @@ absl::StatusOr<ShardSpan> Session::GradientShard(int unit) const {
 }
 absl::Status Session::Finish() {
   TESSERA_RETURN_IF_ERROR(impl_->SaveLast());
+  if (impl_->resizing()) return impl_->Finish();
   const absl::StatusOr<std::string> path = WriteExport(*this);
   if (!path.ok()) return impl_->Keep(path.status());
   if (!path->empty()) LogInfo(absl::StrCat("wrote ", *path));

@@ -20,34 +20,14 @@ namespace {
 constexpr absl::Duration kReportPeriod = absl::Milliseconds(500);
 // A session that is over says so for at most so long: its coordinator may be stopped.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+// Lines that a generation's end may have kept from the coordinator, which drops those it has.
+constexpr size_t kRecentProgress = 8;
 
 v1::Plan MakePlan(const SessionParts& parts) {
   v1::Plan plan;
   plan.set_plan_fingerprint(parts.layout.plan_fingerprint());
   for (const v1::Unit& unit : parts.planned.units) *plan.add_units() = unit;
   return plan;
-}
-
-BackwardPrefetch BackwardPrefetchOf(const v1::MemorySpec& memory) {
-  if (memory.backward_prefetch() == "post") return BackwardPrefetch::kPost;
-  return memory.backward_prefetch() == "none" ? BackwardPrefetch::kNone : BackwardPrefetch::kPre;
-}
-
-CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
-  CheckpointSaver::Options options;
-  options.job = parts.spec;
-  options.index = MakeCheckpointIndex(parts.spec, parts.layout, parts.planned.units,
-                                      parts.planned.layouts, *parts.store);
-  options.rank = parts.assignment.rank();
-  options.shard_index = parts.assignment.shard_index();
-  options.replica_index = parts.assignment.replica_index();
-  options.store = parts.store.get();
-  options.collectives = parts.collectives.get();
-  options.faults = parts.writer_faults;
-  const std::string own =
-      absl::StrCat(parts.spec.checkpoint().dir(), "/", CheckpointDirectory(parts.start.step));
-  if (parts.start.path == own) options.loaded_step = parts.start.step;
-  return options;
 }
 
 // As torch.nn.utils.clip_grad_norm_.
@@ -73,30 +53,32 @@ SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
       stats_(static_cast<int>(parts_.planned.units.size())),
-      executor_({.layout = parts_.layout,
-                 .units = parts_.planned.units,
-                 .layouts = parts_.planned.layouts,
-                 .collectives = parts_.collectives.get(),
-                 .store = parts_.store.get(),
-                 .backward_prefetch = BackwardPrefetchOf(parts_.spec.memory()),
-                 .stats = &stats_,
-                 .divide_factor = parts_.spec.mixed_precision().divide_factor()}),
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
       unmanaged_(norm_type_),
       loss_scale_(parts_.spec.mixed_precision().loss_scale()),
-      state_(parts_.start),
-      saver_(MakeSaverOptions(parts_)) {
+      state_(parts_.start) {
   if (!state_.path.empty()) loss_scale_.Restore(state_.loss_scale, state_.loss_scale_steps);
   KeepLossScale();
   parts_.store->WriteComputeSlices();
+  if (!parts_.recover || !parts_.store->filled().has_value()) {
+    parts_.store->StartFrom({.step = state_.step,
+                             .updates = state_.updates,
+                             .data_position = state_.data_position,
+                             .loss_scale = state_.loss_scale,
+                             .loss_scale_steps = state_.loss_scale_steps});
+  }
   for (int unit = 0; unit < plan_.units_size(); ++unit) {
-    executor_.PublishShard(unit);
     for (int p = 0; p < plan_.units(unit).parameters_size(); ++p) {
       const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);
       places_[parameter.fqn()] = {unit, p};
       for (const std::string& tied : parameter.tied_fqns()) places_[tied] = {unit, p};
     }
   }
+  if (parts_.recover) return;
+  MakeExecutor();
+  const std::string own =
+      absl::StrCat(parts_.spec.checkpoint().dir(), "/", CheckpointDirectory(state_.step));
+  MakeSaver(state_.path == own ? state_.step : -1);
 }
 
 SessionImpl::~SessionImpl() {
@@ -108,7 +90,7 @@ SessionImpl::~SessionImpl() {
 
 absl::Status SessionImpl::Alive() const {
   if (!failure_.ok() || !left_) return failure_;
-  return WithReason(absl::AbortedError("the session is over"), "GENERATION_ENDED");
+  return WithReason(absl::AbortedError("the session is over"), "JOB_ENDED");
 }
 
 absl::Status SessionImpl::Usable() const {
@@ -119,30 +101,38 @@ absl::Status SessionImpl::Usable() const {
                    "\" was summoned with writeback = true; call WriteBack first"));
 }
 
-absl::Status SessionImpl::Keep(absl::Status status) {
-  if (!status.ok() && failure_.ok()) failure_ = status;
-  return status;
-}
-
 absl::Status SessionImpl::DeclareOrder(std::vector<int> order) {
   TESSERA_RETURN_IF_ERROR(Usable());
-  if (state_.step > parts_.start.step || in_step_)
-    return absl::FailedPreconditionError("DeclareOrder comes before the first step");
-  return executor_.SetOrder(std::move(order));
+  if (begun_) return absl::FailedPreconditionError("DeclareOrder comes before the first step");
+  TESSERA_RETURN_IF_ERROR(executor_->SetOrder(order));
+  order_ = std::move(order);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
+  if (ended_) TESSERA_RETURN_IF_ERROR(Rejoin());
   TESSERA_RETURN_IF_ERROR(Usable());
   if (in_step_)
     return Keep(absl::FailedPreconditionError("BeginStep inside a step; call EndStep first"));
   // A rank that never has to wait (it is alone, or always last) notices here that it should stop.
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.Progress()));
-  in_step_ = true;
+  if (absl::Status status = Keep(executor_->Progress()); !status.ok()) {
+    if (!ended_) return status;
+    TESSERA_RETURN_IF_ERROR(Rejoin());
+  }
+  in_step_ = begun_ = true;
+  step_unused_ = recovered_.has_value() || state_.step >= parts_.spec.steps();
   step_options_ = options;
+  if (options.learning_rate_at)
+    step_options_.learning_rate = options.learning_rate_at(state_.step + 1);
   parts_.faults->set_step(state_.step + 1);
-  executor_.BeginStep();
+  executor_->BeginStep();
   unmanaged_ = NormSum(norm_type_);
-  return StepInfo{.step = state_.step + 1, .attempt = 1, .loss_scale = loss_scale_.factor()};
+  StepInfo info;
+  info.step = state_.step + 1;
+  info.attempt = attempt_;
+  info.loss_scale = loss_scale_.factor();
+  info.recovered = std::exchange(recovered_, std::nullopt);
+  return info;
 }
 
 absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -156,6 +146,7 @@ absl::Status SessionImpl::BeginMicroBatch(const MicroBatch& micro_batch) {
         "a micro-batch with synchronize = false needs a gradient buffer for each unit; set "
         "memory.accumulate_unsynchronized to true in the job file"));
   }
+  if (micro_batch.gradients) step_unused_ = false;
   micro_batch_ = micro_batch;
   return absl::OkStatus();
 }
@@ -170,20 +161,21 @@ absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
         "Unshard for forward or backward outside a step; call BeginStep first"));
   }
   TESSERA_RETURN_IF_ERROR(
-      Keep(executor_.Unshard(unit, in_order, phase != Phase::kForward,
+      Keep(executor_->Unshard(unit, in_order, phase != Phase::kForward,
                              phase == Phase::kEval && parts_.layout.full_precision_eval())));
-  return UnitLease(weak_from_this(), unit);
+  if (in_order) step_unused_ = false;
+  return UnitLease(std::shared_ptr<SessionImpl>(life_, this), unit);
 }
 
 absl::Status SessionImpl::Prefetch(int unit) {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
-  return Keep(executor_.Prefetch(unit));
+  return Keep(executor_->Prefetch(unit));
 }
 
 void SessionImpl::Release(int unit) {
   // After a failure nobody waits for this rank's leases any more.
-  if (Alive().ok()) executor_.Release(unit);
+  if (Alive().ok()) executor_->Release(unit);
 }
 
 absl::Status SessionImpl::Reduce(int unit) {
@@ -192,9 +184,9 @@ absl::Status SessionImpl::Reduce(int unit) {
   if (!in_step_ || !micro_batch_.gradients) {
     return Keep(absl::FailedPreconditionError("Reduce outside a micro-batch with gradients"));
   }
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.PrefetchAfter(unit)));
-  if (micro_batch_.synchronize) return Keep(executor_.Reduce(unit, micro_batch_.all_reduce));
-  return Keep(executor_.KeepGradient(unit));
+  TESSERA_RETURN_IF_ERROR(Keep(executor_->PrefetchAfter(unit)));
+  if (micro_batch_.synchronize) return Keep(executor_->Reduce(unit, micro_batch_.all_reduce));
+  return Keep(executor_->KeepGradient(unit));
 }
 
 absl::StatusOr<std::vector<Vote>> SessionImpl::ExchangeVotes(const Vote& own) {
@@ -255,18 +247,19 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   TESSERA_RETURN_IF_ERROR(Usable());
   if (!in_step_)
     return Keep(absl::FailedPreconditionError("EndStep outside a step; call BeginStep first"));
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.FinishReductions()));
-  executor_.Sweep();
+  TESSERA_RETURN_IF_ERROR(Keep(executor_->FinishReductions()));
+  executor_->Sweep();
 
   ShardStore& store = *parts_.store;
   if (parts_.faults->Spoils("reduced")) SpoilGradientForTests();
   Vote vote = MeasureGradients();
   vote.step = state_.step + 1;
-  vote.attempt = 1;
+  vote.attempt = attempt_;
   vote.loss_sum = metrics.loss_sum;
   vote.loss_count = metrics.loss_count;
-  vote.order_hash = executor_.order_hash();
-  vote.drain = parts_.membership != nullptr && parts_.membership->Draining() ? 1 : 0;
+  vote.order_hash = executor_->order_hash();
+  if (parts_.membership != nullptr && parts_.membership->Draining())
+    vote.drain = parts_.membership->Resizing() ? 2 : 1;
   if (!parts_.gradients_dir.empty() && vote.step == 1)
     TESSERA_RETURN_IF_ERROR(Keep(WriteGradientsForTests()));
   store.CastVote(vote, {.step = vote.step,
@@ -280,20 +273,30 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   absl::StatusOr<std::vector<Vote>> votes = ExchangeVotes(vote);
   TESSERA_RETURN_IF_ERROR(Keep(votes.status()));
 
-  const StepResult result = Tally(*votes);
-  store.Decide(/*skip=*/result.non_finite, result.clip_coefficient);
-  store.FinishStep([&](int unit, double us) {
-    executor_.PublishShard(unit);
+  const StepResult result = Commit(*votes);
+  in_step_ = false;
+  TESSERA_RETURN_IF_ERROR(Keep(saver_->AfterStep(state_)));
+  Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
+  return result;
+}
+
+StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
+  const StepResult result = Tally(votes);
+  ShardStore& store = *parts_.store;
+  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
+  store.FinishStep(result.step, [&](int unit, double us) {
+    if (executor_ != nullptr) executor_->PublishShard(unit);
     stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
   });
-  ++state_.step;
-  if (!result.non_finite) ++state_.updates;
-  state_.data_position += parts_.spec.global_batch();
+  const StepRecord record = store.RecordOf(result.step);
+  state_.step = result.step;
+  state_.updates = record.updates();
+  state_.data_position = record.data_position + parts_.spec.global_batch();
   loss_scale_.Update(result.non_finite);
   KeepLossScale();
-  in_step_ = false;
-  TESSERA_RETURN_IF_ERROR(Keep(saver_.AfterStep(state_)));
-  Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
+  attempt_ = 1;
+  resizing_ = result.drain;
+  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
   return result;
 }
 
@@ -321,7 +324,8 @@ absl::Status SessionImpl::AgreeOnStart() {
 
 absl::Status SessionImpl::SaveLast() {
   TESSERA_RETURN_IF_ERROR(Usable());
-  return Keep(saver_.Finish(state_));
+  LeaveUnusedStep();
+  return Keep(saver_->Finish(state_, /*always=*/resizing_));
 }
 
 absl::Status SessionImpl::AllReduceSum(absl::Span<double> values) {
@@ -350,6 +354,8 @@ absl::Status SessionImpl::Barrier(absl::string_view what) {
 
 void SessionImpl::ReportProgress(const v1::Progress& progress) {
   unsent_progress_.push_back(progress);
+  recent_progress_.push_back(progress);
+  if (recent_progress_.size() > kRecentProgress) recent_progress_.erase(recent_progress_.begin());
   Report(/*now=*/true);
 }
 
@@ -368,20 +374,29 @@ void SessionImpl::Report(bool now) {
     *report.add_samples() = std::move(sample);
   for (v1::Progress& progress : unsent_progress_) *report.add_progress() = std::move(progress);
   unsent_progress_.clear();
+  if (parts_.assignment.rank() == 0)
+    report.set_checkpoint_step(std::max<int64_t>(0, saver_->last_saved()));
   parts_.membership->ReportStats(std::move(report));
 }
 
 absl::Status SessionImpl::Finish() {
   TESSERA_RETURN_IF_ERROR(Barrier("every rank to be done"));
   Report(/*now=*/true);
-  if (left_.exchange(true)) return Usable();
+  {
+    MutexLock lock(mutex_);
+    if (left_.exchange(true)) return Usable();
+  }
   if (parts_.membership != nullptr)
     parts_.membership->Leave(absl::OkStatus(), std::nullopt, 10 * kLeaveTimeout);
   return absl::OkStatus();
 }
 
 void SessionImpl::Abort(const absl::Status& status) {
-  if (left_.exchange(true)) return;
+  {
+    MutexLock lock(mutex_);
+    if (left_.exchange(true)) return;
+  }
+  if (parts_.next != nullptr) parts_.next->Interrupt(status);
   parts_.collectives->Abort(status);
   parts_.collectives->Interrupt(status);
   if (parts_.membership != nullptr)

@@ -11,53 +11,23 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/unique_fd.h"
+#include "common/mutex.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
 #include "worker/checkpoint_saver.h"
-#include "worker/collectives/collectives.h"
-#include "worker/fault_points.h"
 #include "worker/loss_scale.h"
-#include "worker/membership_client.h"
 #include "worker/norm.h"
 #include "worker/session.h"
-#include "worker/shard_store.h"
+#include "worker/session_parts.h"
 #include "worker/stats_recorder.h"
-#include "worker/training_state.h"
 #include "worker/unit_executor.h"
 
 namespace tessera {
 
-// One rank's everything, ready to run.
-struct SessionParts {
-  v1::Assignment assignment;
-  v1::JobSpec spec;  // resolved
-  PlannedUnits planned;
-  v1::Layout layout;  // without its units
-  int host = 0;
-  int64_t measured_bytes = 0;
-  std::string incarnation;
-  std::string
-      gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
-  UniqueFd directory_lock;  // as PrepareDirectory gave it
-  TrainingState start;      // what the shards were filled with
-  std::unique_ptr<FaultPoints> faults;
-  std::shared_ptr<FaultPoints> writer_faults;  // of the thread that writes checkpoints; may be null
-  // A GPU's rank: what its collectives talk to the host's other ranks through. Else null.
-  std::unique_ptr<Collectives> host_collectives;
-  std::unique_ptr<Collectives> collectives;
-  Stream* stream = nullptr;  // where the program computes, the collectives' own; CPU: null
-  std::unique_ptr<ShardStore> store;
-  // Last, so that it goes first: its threads call into the collectives. May be null in tests.
-  std::unique_ptr<MembershipClient> membership;
-};
-
-// The ranks that have the shards of one copy of the model, this rank among them.
-Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host);
-
-class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
+class SessionImpl {
  public:
   explicit SessionImpl(SessionParts parts);
   ~SessionImpl();
@@ -69,8 +39,14 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
 
   // Every rank starts from the same step. FAILED_PRECONDITION: names one that does not.
   absl::Status AgreeOnStart();
-  // Saves the last checkpoint, if the job wants one and it is not saved already.
+  // Of a rank that took over its memory file: goes on where that one stopped, with all other ranks,
+  // and waits until they do. Instead of AgreeOnStart.
+  absl::Status EnterRecovered();
+  // Saves the last checkpoint, if the job wants one and it is not saved already. A step that was
+  // begun and not used is over.
   absl::Status SaveLast();
+  // The job goes on after Finish with another world size: nothing is exported.
+  bool resizing() const { return resizing_; }
 
   // As in session.h.
   absl::StatusOr<int> FindUnit(absl::string_view fqn) const;
@@ -94,15 +70,19 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   absl::Status Finish();
   void Abort(const absl::Status& status);
 
-  // Ends the session with `status` unless it is OK, or has ended already. Returns `status`.
+  // Ends the session with `status` unless it is OK, or has ended already. Returns `status`; where
+  // there can be a next generation, and `status` is of a kind that it mends, it is the generation
+  // that has ended: ABORTED (GENERATION_ENDED), until BeginStep.
   absl::Status Keep(absl::Status status);
 
   // For the headers beside session.h.
-  UnitExecutor& executor() { return executor_; }
+  UnitExecutor& executor() { return *executor_; }
   bool in_step() const { return in_step_; }
+  bool begun() const { return begun_; }  // a step, ever
   int64_t updates() const { return state_.updates; }  // steps that were not skipped
-  bool has_reduce_hook() const { return executor_.has_reduce_hook(); }
-  void SetReduceHook(UnitExecutor::ReduceHook hook) { executor_.SetReduceHook(std::move(hook)); }
+  bool has_reduce_hook() const { return reduce_hook_ != nullptr; }
+  void SetReduceHook(UnitExecutor::ReduceHook hook);
+  void SetPrefetch(int unit, bool backward, std::vector<int> ahead);
   absl::Status CheckUsable() const { return Usable(); }
   // Indices of the parameter's unit and of the parameter there; tied names too. NOT_FOUND.
   absl::StatusOr<std::pair<int, int>> PlaceOf(absl::string_view parameter_fqn) const;
@@ -160,11 +140,24 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void SpoilGradientForTests();
   void Report(bool now);
 
+  // session_generations.cc: the end of a generation, and what a session does to get into the next.
+  void MakeExecutor();
+  void MakeSaver(int64_t loaded_step);
+  absl::Status EndGeneration(const absl::Status& why);
+  absl::Status Rejoin();
+  absl::Status TakeOver(GenerationParts next);
+  absl::Status Recover();
+  absl::Status FinishCommitted(int64_t step);
+  void LeaveUnusedStep();
+  // What follows from a step's votes, once they are all known: the commit.
+  StepResult Commit(const std::vector<Vote>& votes);
+  void SetState(const FilledWith& start);
+
   SessionParts parts_;
   v1::Plan plan_;
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
-  UnitExecutor executor_;
+  std::unique_ptr<UnitExecutor> executor_;  // of the generation
   const double norm_type_;
   NormSum unmanaged_;              // of the step; counted by rank 0
   absl::Status failure_;           // of the calling thread: the first; every later call returns it
@@ -178,7 +171,22 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   TrainingState state_;  // of the last step committed
   std::vector<v1::Progress> unsent_progress_;
   absl::Time last_report_ = absl::InfinitePast();
-  CheckpointSaver saver_;
+  std::unique_ptr<CheckpointSaver> saver_;  // of the generation
+
+  bool ended_ = false;  // the generation is over, and the next BeginStep joins another
+  // Of the generation: leases of an earlier one have nothing to release.
+  std::shared_ptr<char> life_ = std::make_shared<char>();
+  int64_t attempt_ = 1;                  // of the step after state_.step
+  std::optional<StepResult> recovered_;  // for the next BeginStep to give
+  bool begun_ = false;
+  bool step_unused_ = false;             // the last one begun: it may be left as it is
+  bool resizing_ = false;
+  Mutex mutex_;  // of Abort and a change of generation: parts_ stay as they are once left_ is set
+  // What the program has set, for every generation's executor.
+  std::optional<std::vector<int>> order_;
+  UnitExecutor::ReduceHook reduce_hook_;
+  std::map<std::pair<int, bool>, std::vector<int>> prefetch_;
+  std::vector<v1::Progress> recent_progress_;  // said again in the next generation
 };
 
 // How the headers beside session.h get at what a Session is made of.

@@ -63,13 +63,13 @@ TensorView SessionImpl::View(const Place& place, void* data) const {
 absl::StatusOr<TensorView> SessionImpl::Parameter(int unit, absl::string_view fqn) const {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_ASSIGN_OR_RETURN(const Place place, FindIn(unit, fqn));
-  char* begin = executor_.Unsharded(unit);
+  char* begin = executor_->Unsharded(unit);
   const int64_t numel = plan_.units(unit).parameters(place.parameter).numel();
   if (begin == nullptr && numel > 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", fqn, "\" is read outside its unit's use"));
   }
-  const DType dtype = executor_.WholeDType(unit);
+  const DType dtype = executor_->WholeDType(unit);
   TensorView view =
       View(place, begin + parts_.planned.layouts[unit].parameters(place.parameter).offset() *
                               DTypeBytes(dtype));
@@ -88,7 +88,7 @@ absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_vi
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
   }
-  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_.GradientOf(unit, place.parameter);
+  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_->GradientOf(unit, place.parameter);
   TESSERA_RETURN_IF_ERROR(Keep(target.status()));
   return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
 }
@@ -120,13 +120,14 @@ absl::Status SessionImpl::SubmitGradient(int unit, absl::string_view fqn,
 absl::StatusOr<std::vector<SummonedParameter>> SessionImpl::SummonUnit(int unit, bool keep) {
   TESSERA_RETURN_IF_ERROR(Usable());
   TESSERA_RETURN_IF_ERROR(CheckUnit(unit));
+  LeaveUnusedStep();
   if (in_step_)
     return Keep(absl::FailedPreconditionError("Summon inside a step; call EndStep first"));
   parts_.faults->Hit("export");
   const v1::UnitLayout& layout = parts_.planned.layouts[unit];
   const int64_t element = DTypeBytes(plan_.units(unit).original_dtype());
   std::vector<char> whole(keep ? layout.padded_numel() * element : 0);
-  TESSERA_RETURN_IF_ERROR(Keep(executor_.GatherMaster(unit, keep ? whole.data() : nullptr)));
+  TESSERA_RETURN_IF_ERROR(Keep(executor_->GatherMaster(unit, keep ? whole.data() : nullptr)));
   std::vector<SummonedParameter> summoned;
   for (int p = 0; keep && p < layout.parameters_size(); ++p) {
     const v1::UnitParameter& parameter = plan_.units(unit).parameters(p);

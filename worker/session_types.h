@@ -3,13 +3,20 @@
 #define TESSERA_WORKER_SESSION_TYPES_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/dtype.h"
 #include "worker/tensor_view.h"
 
 namespace tessera {
+
+// Whether an error of a Session's call says that the generation has ended (a rank was lost) and the
+// job goes on: BeginStep joins the next one, and says with which step.
+bool GenerationEnded(const absl::Status& status);
 
 // What an unsharded unit is used for. kForward, kRecompute and kBackward are part of the step's
 // order, which every rank must follow; kEval is checked between ranks as it happens and is
@@ -19,14 +26,9 @@ enum class Phase { kForward, kRecompute, kBackward, kEval };
 struct StepOptions {
   // For this step's optimizer.
   double learning_rate = 0;
-};
-
-struct StepInfo {
-  int64_t step = 0;     // from 1; the one to compute now
-  int64_t attempt = 1;  // more than 1 where a lost step is repeated
-  // mixed_precision.loss_scale: gradients are to be those of so many times the loss. The optimizer
-  // divides them by it, and gradient_norm is of the quotient.
-  double loss_scale = 1;
+  // Where it depends on the step, in place of learning_rate: which step it is may be known only once
+  // it is begun (StepInfo.recovered).
+  std::function<double(int64_t step)> learning_rate_at = nullptr;
 };
 
 struct MicroBatch {
@@ -65,6 +67,18 @@ struct StepResult {
   // The job is drained: this was the last step. Save what is to be saved, then Finish. The same on
   // every rank.
   bool drain = false;
+};
+
+struct StepInfo {
+  int64_t step = 0;     // from 1; the one to compute now
+  int64_t attempt = 1;  // more than 1 where a lost step is repeated
+  // mixed_precision.loss_scale: gradients are to be those of so many times the loss. The optimizer
+  // divides them by it, and gradient_norm is of the quotient.
+  double loss_scale = 1;
+  // Once after a rank was lost: of the last step committed before, the same on all ranks, for a
+  // loop to act on as if EndStep had given it (some rank may not have come to that). A program that
+  // has no step left to compute calls Finish next.
+  std::optional<StepResult> recovered = std::nullopt;
 };
 
 // Where to write a gradient.

@@ -47,6 +47,7 @@ absl::StatusOr<std::pair<int, int>> SessionImpl::PlaceOf(absl::string_view param
 
 absl::Status SessionImpl::CheckIdle(absl::string_view what) {
   TESSERA_RETURN_IF_ERROR(Usable());
+  LeaveUnusedStep();
   if (!in_step_) return absl::OkStatus();
   return Keep(
       absl::FailedPreconditionError(absl::StrCat(what, " inside a step; call EndStep first")));
@@ -84,18 +85,18 @@ absl::Status SessionImpl::BeginWriting(int unit) {
     return Keep(absl::UnimplementedError(
         "parameters cannot be written on a GPU yet; give the job device cpu"));
   }
-  if (executor_.Unsharded(unit) != nullptr) {
+  if (executor_->Unsharded(unit) != nullptr) {
     return Keep(absl::FailedPreconditionError(
         absl::StrCat("unit ", Name(plan_.units(unit)), " is in use; drop its lease first")));
   }
   // What was gathered ahead would be stale.
-  executor_.Sweep();
+  executor_->Sweep();
   return absl::OkStatus();
 }
 
 void SessionImpl::EndWriting(int unit) {
   parts_.store->WriteComputeSlice(unit);
-  executor_.PublishShard(unit);
+  executor_->PublishShard(unit);
 }
 
 void SessionImpl::ResumeAt(int64_t step, int64_t updates, double loss_scale,
@@ -105,7 +106,11 @@ void SessionImpl::ResumeAt(int64_t step, int64_t updates, double loss_scale,
   state_.step = step;
   state_.updates = updates;
   state_.data_position = step * parts_.spec.global_batch();
-  parts_.store->ResumeAt(step, updates);
+  parts_.store->StartFrom({.step = step,
+                           .updates = updates,
+                           .data_position = state_.data_position,
+                           .loss_scale = state_.loss_scale,
+                           .loss_scale_steps = state_.loss_scale_steps});
 }
 
 void SessionImpl::CountUnmanaged(const FlatTensor& averages) { unmanaged_.Add(averages); }

@@ -35,10 +35,12 @@ std::vector<char*> ResidentSlices(const v1::Layout& layout, const std::vector<v1
 // behind can rely on; the fences keep the compiler to it (the memory outlives the process, so there
 // is no processor to race with).
 struct ShardStore::Header {
-  StepRecord record;
-  Vote vote;
-  int64_t
-      undo_unit;  // unit + 1 while the undo buffer holds what a unit was before its update; 0: none
+  StepRecord records[2];  // by the step's parity
+  Vote votes[2];
+  int64_t undo_unit;  // unit + 1 while the undo buffer holds what a unit was before its update;
+                      // 0: none
+  int64_t filled;     // 1: `start` is set
+  FilledWith start;
 };
 
 ShardStore::ShardStore(Options options)
@@ -166,23 +168,63 @@ Vote ShardStore::MeasureGradients() const {
   return vote;
 }
 
+Vote& ShardStore::VoteAt(int64_t step) const { return header().votes[step % 2]; }
+StepRecord& ShardStore::RecordAt(int64_t step) const { return header().records[step % 2]; }
+
 void ShardStore::CastVote(const Vote& vote, const StepRecord& record) {
-  header().record = record;
+  Vote& kept = VoteAt(vote.step);
+  kept.step = 0;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  header().vote = vote;
+  RecordAt(vote.step) = record;
+  Vote begun = vote;
+  begun.step = 0;
+  kept = begun;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  kept.step = vote.step;
 }
 
-void ShardStore::Decide(bool skip, double clip_coefficient) {
-  StepRecord& record = header().record;
+void ShardStore::Decide(int64_t step, bool skip, double clip_coefficient) {
+  StepRecord& record = RecordAt(step);
   record.skip = skip ? 1 : 0;
   record.clip_coefficient = clip_coefficient;
-  // A skipped step takes no number of the optimizer's.
-  if (skip) --record.update;
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-Vote ShardStore::LastVote() const { return header().vote; }
-StepRecord ShardStore::LastRecord() const { return header().record; }
+Vote ShardStore::LastVote() const {
+  const Header& kept = header();
+  return kept.votes[kept.votes[1].step > kept.votes[0].step ? 1 : 0];
+}
+
+Vote ShardStore::VoteOf(int64_t step) const {
+  return step > 0 && VoteAt(step).step == step ? VoteAt(step) : Vote();
+}
+
+StepRecord ShardStore::LastRecord() const { return RecordOf(LastVote().step); }
+
+StepRecord ShardStore::RecordOf(int64_t step) const {
+  return VoteOf(step).step == step && step > 0 ? RecordAt(step) : StepRecord();
+}
+
+void ShardStore::StartFrom(const FilledWith& start) {
+  Header& kept = header();
+  kept.filled = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (const int parity : {0, 1}) {
+    kept.votes[parity] = Vote();
+    kept.records[parity] = StepRecord();
+  }
+  kept.undo_unit = 0;
+  for (size_t unit = 0; unit < options_.units.size(); ++unit)
+    Tag(static_cast<int>(unit)) = start.step;
+  kept.start = start;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  kept.filled = 1;
+}
+
+std::optional<FilledWith> ShardStore::filled() const {
+  if (header().filled == 0) return std::nullopt;
+  return header().start;
+}
 
 void ShardStore::SaveUndo(int unit) {
   char* undo = options_.file.data() + options_.layout.rank_file().undo_offset_bytes();
@@ -194,12 +236,12 @@ void ShardStore::SaveUndo(int unit) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-void ShardStore::RestoreUndo() {
+void ShardStore::RestoreUndo(int64_t step) {
   const int unit = static_cast<int>(header().undo_unit) - 1;
   if (unit < 0) return;
   // A tag that says the step was applied means that the process ended between tag and flag: the
   // update is whole.
-  if (Tag(unit) != header().record.step) {
+  if (Tag(unit) != step) {
     const char* undo = options_.file.data() + options_.layout.rank_file().undo_offset_bytes();
     for (const ShardSpan& span : Updated(unit)) {
       std::copy_n(undo, span.bytes(), span.data);
@@ -252,21 +294,11 @@ void ShardStore::WriteComputeSlice(int unit) {
                ComputeSlice(unit));
 }
 
-void ShardStore::ResumeAt(int64_t step, int64_t update) {
-  header().vote = Vote();
-  StepRecord record;
-  record.step = step;
-  record.update = update;
-  header().record = record;
-  header().undo_unit = 0;
-  for (size_t unit = 0; unit < options_.units.size(); ++unit) Tag(static_cast<int>(unit)) = step;
-}
-
-void ShardStore::FinishStep(absl::FunctionRef<void(int unit, double us)> timed) {
-  RestoreUndo();
-  const StepRecord record = header().record;
+void ShardStore::FinishStep(int64_t step, absl::FunctionRef<void(int unit, double us)> timed) {
+  RestoreUndo(step);
+  const StepRecord record = RecordAt(step);
   for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
-    if (Tag(unit) == record.step) continue;
+    if (Tag(unit) == step) continue;
     const auto start = std::chrono::steady_clock::now();
     if (record.skip == 0 && !segments_[unit].empty()) {
       SaveUndo(unit);
@@ -275,7 +307,7 @@ void ShardStore::FinishStep(absl::FunctionRef<void(int unit, double us)> timed) 
       faults_.Hit("optimizer");
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
-    Tag(unit) = record.step;
+    Tag(unit) = step;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     header().undo_unit = 0;
     timed(unit, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)

@@ -1,8 +1,10 @@
 // ShardStore: what a rank owns of the model, in its memory file: master shards, reduced gradient
 // shards, optimizer state, and what it takes to finish a committed step after this process is gone.
 //
-// A step is committed if and only if every rank's vote for it lies in its file. Before that no
-// shard has changed. After it each rank applies the optimizer unit by unit:
+// A step is committed if and only if every rank's vote for it lies in its file, all of one attempt.
+// Before that no shard has changed. Votes and records are kept by the step's parity, so that the
+// last two steps can be read: ranks are never further apart (worker/step_recovery.h). After the
+// commit each rank applies the optimizer unit by unit:
 //
 //   copy the unit's parameters and state to the undo buffer; set the undo flag; update; set the
 //   unit's step tag; clear the flag.
@@ -17,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -47,14 +50,24 @@ struct Vote {
 struct StepRecord {
   int64_t step = 0;
   int64_t attempt = 0;
-  int64_t update =
-      0;  // the optimizer's own count, from 1: steps that were not skipped, this one included
+  int64_t update = 0;  // the optimizer's own count, from 1: of this step, if it is not skipped
   double learning_rate = 0;
   double clip_coefficient = 1;
   double loss_scale = 1;       // the gradients are this times too large (worker/loss_scale.h)
   int64_t loss_scale_age = 0;  // good steps since the scale last changed, without this one
   int64_t data_position = 0;   // sequences consumed before the step
   int64_t skip = 0;            // 1: a gradient was not finite; the shards stay as they are
+
+  int64_t updates() const { return update - skip; }  // once the step is done
+};
+
+// With what the shards were filled: where training stood before the first step of this file.
+struct FilledWith {
+  int64_t step = 0;
+  int64_t updates = 0;
+  int64_t data_position = 0;
+  double loss_scale = 1;
+  int64_t loss_scale_steps = 0;
 };
 
 // By unit: where this rank's slice lies in a resident job's unsharded file; null for a unit without
@@ -101,22 +114,29 @@ class ShardStore {
   // What the gradient shards add to their norm, in double, and whether all of it is finite.
   Vote MeasureGradients() const;
 
-  // Writes this rank's vote and, before it, what the step will need if the vote passes.
+  // Shards and state hold these values: votes and records of before are void. Before it, nothing:
+  // whoever takes over a file that is not filled fills it again.
+  void StartFrom(const FilledWith& start);
+  std::optional<FilledWith> filled() const;
+
+  // Writes this rank's vote and, before it, what the step will need if the vote passes. Until both
+  // are whole the file has neither.
   void CastVote(const Vote& vote, const StepRecord& record);
-  // The last vote cast; step 0: none.
+  // Of the newest step voted for; step 0: none.
   Vote LastVote() const;
   StepRecord LastRecord() const;
+  // Of the last two steps alone; step 0: none is kept.
+  Vote VoteOf(int64_t step) const;
+  StepRecord RecordOf(int64_t step) const;
 
-  // What all votes together decide: set once they are known, and again from the votes by whoever
-  // takes over the file.
-  void Decide(bool skip, double clip_coefficient);
-  // Applies the step of LastRecord to every unit that does not have it yet. `timed` is told each
-  // unit's microseconds.
-  void FinishStep(absl::FunctionRef<void(int unit, double us)> timed);
-  // The last step applied to the unit; 0: none.
+  // What all votes for the step together decide: set once they are known, and again, with the same
+  // result, from the votes by whoever takes over the file.
+  void Decide(int64_t step, bool skip, double clip_coefficient);
+  // Applies the step to every unit that does not have it yet. `timed` is told each unit's
+  // microseconds.
+  void FinishStep(int64_t step, absl::FunctionRef<void(int unit, double us)> timed);
+  // The last step applied to the unit, or with which it was filled; 0: none.
   int64_t StepTag(int unit) const;
-  // Shards and state have been filled with those of step `step`, after `update` updates.
-  void ResumeAt(int64_t step, int64_t update);
 
  private:
   struct Header;
@@ -140,7 +160,10 @@ class ShardStore {
   int state_arrays() const { return options_.layout.rank_file().optimizer_arrays(); }
   void ComputeSegments();
   void SaveUndo(int unit);
-  void RestoreUndo();
+  void RestoreUndo(int64_t step);
+  // Of the step's parity.
+  Vote& VoteAt(int64_t step) const;
+  StepRecord& RecordAt(int64_t step) const;
   void ApplyUnit(int unit, const StepRecord& record);
 
   const Options options_;

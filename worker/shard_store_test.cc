@@ -72,7 +72,7 @@ void Vote1(ShardStore& store, int64_t step) {
   Vote vote = store.MeasureGradients();
   vote.step = step;
   store.CastVote(vote, {.step = step, .attempt = 1, .update = step, .learning_rate = 0.1});
-  store.Decide(/*skip=*/false, 1);
+  store.Decide(step, /*skip=*/false, 1);
 }
 
 void Ignore(int, double) {}
@@ -88,7 +88,7 @@ TEST(ShardStoreTest, PaddingIsNeverUpdatedAndNeverCounted) {
   }
   EXPECT_EQ(store->MeasureGradients().norm_term, kUnits * 10 * 9.0);
   Vote1(*store, 1);
-  store->FinishStep(Ignore);
+  store->FinishStep(1, Ignore);
   EXPECT_NE(store->Parameters(0).as<float>()[9], 7.0f);
   for (int64_t i = 10; i < kShard; ++i) EXPECT_EQ(store->Parameters(0).as<float>()[i], 7.0f) << i;
 }
@@ -98,7 +98,7 @@ TEST(ShardStoreTest, DecayActsOnMatricesAlone) {
   const auto store = Make(file, 1);
   std::fill(store->Parameters(0).as<float>().begin(), store->Parameters(0).as<float>().end(), 1.0f);
   Vote1(*store, 1);  // gradients are zero
-  store->FinishStep(Ignore);
+  store->FinishStep(1, Ignore);
   EXPECT_FLOAT_EQ(store->Parameters(0).as<float>()[3], 1 - 0.1f * 0.1f);  // w
   EXPECT_EQ(store->Parameters(0).as<float>()[4], 1.0f);                   // b
 }
@@ -120,11 +120,11 @@ TEST(ShardStoreTest, SkippedStepLeavesTheShardsAndTakesNoUpdateNumber) {
   const std::vector<float> before(store->Parameters(0).as<float>().begin(),
                                   store->Parameters(0).as<float>().end());
   Vote1(*store, 1);
-  store->Decide(/*skip=*/true, 1);
-  store->FinishStep(Ignore);
+  store->Decide(1, /*skip=*/true, 1);
+  store->FinishStep(1, Ignore);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), store->Parameters(0).as<float>().begin()));
   EXPECT_EQ(store->StepTag(0), 1);
-  EXPECT_EQ(store->LastRecord().update, 0);
+  EXPECT_EQ(store->LastRecord().updates(), 0);
 }
 
 // The process ends at every point of the update in turn; whoever takes the file over finishes to
@@ -135,7 +135,7 @@ TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
   for (int64_t step = 1; step <= 2; ++step) {
     FillGradients(*store, step);
     Vote1(*store, step);
-    store->FinishStep(Ignore);
+    store->FinishStep(step, Ignore);
   }
   struct Killed {
   };  // thrown by the fault point: the update stops there, as if the process had died
@@ -146,7 +146,7 @@ TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
         const auto first = Make(file, 0);
         FillGradients(*first, 1);
         Vote1(*first, 1);
-        first->FinishStep(Ignore);
+        first->FinishStep(1, Ignore);
       }
       int passed = 0;
       FaultPoints faults([&](absl::string_view at, int64_t) {
@@ -155,11 +155,11 @@ TEST(ShardStoreTest, WhoeverTakesOverTheFileFinishesTheStep) {
       const auto dying = Make(file, 0, &faults);
       FillGradients(*dying, 2);
       Vote1(*dying, 2);
-      EXPECT_THROW(dying->FinishStep(Ignore), Killed);
+      EXPECT_THROW(dying->FinishStep(2, Ignore), Killed);
       // As a half-done update would leave it.
       if (point == "undo_written") dying->Parameters(passage - 1).as<float>()[3] = 1e9f;
       const auto heir = Make(file, 0);
-      heir->FinishStep(Ignore);
+      heir->FinishStep(2, Ignore);
       EXPECT_EQ(
           std::vector<char>(file.begin() + kRecord, file.begin() + kRecord + kUnits * kShard * 16),
           std::vector<char>(undisturbed.begin() + kRecord,
@@ -184,16 +184,16 @@ TEST(ShardStoreTest, Float64IsUndoneAndDoneAgain) {
   std::vector<char> undisturbed, file;
   const auto store = make(undisturbed, nullptr);
   vote(*store);
-  store->FinishStep(Ignore);
+  store->FinishStep(1, Ignore);
   FaultPoints faults([&](absl::string_view at, int64_t) {
     if (at == "undo_written") throw Killed();
   });
   const auto dying = make(file, &faults);
   vote(*dying);
-  EXPECT_THROW(dying->FinishStep(Ignore), Killed);
+  EXPECT_THROW(dying->FinishStep(1, Ignore), Killed);
   dying->Parameters(0).as<double>()[3] = 1e9;  // half done
   dying->State(0, 1).as<double>()[15] = 1e9;
-  make(file, nullptr)->FinishStep(Ignore);
+  make(file, nullptr)->FinishStep(1, Ignore);
   for (int unit = 0; unit < kUnits; ++unit) {
     EXPECT_EQ(store->Parameters(unit).as<double>(), dying->Parameters(unit).as<double>());
     EXPECT_EQ(store->State(unit, 0).as<double>(), dying->State(unit, 0).as<double>());
@@ -210,8 +210,8 @@ TEST(ShardStoreTest, LossScaleIsDividedOutOfTheUpdate) {
   Vote vote = store->MeasureGradients();
   vote.step = 1;
   store->CastVote(vote, {.step = 1, .update = 1, .learning_rate = 1, .loss_scale = 1024});
-  store->Decide(/*skip=*/false, 0.5);
-  store->FinishStep(Ignore);
+  store->Decide(1, /*skip=*/false, 0.5);
+  store->FinishStep(1, Ignore);
   EXPECT_FLOAT_EQ(store->State(0, 0).as<float>()[0], 0.1f * 0.25f);  // of (1 - 0.9) x 0.5 x 0.5
   EXPECT_EQ(store->LastRecord().loss_scale, 1024);
 }
@@ -227,6 +227,47 @@ TEST(ShardStoreTest, VoteAndRecordStayInTheFile) {
   EXPECT_EQ(heir->LastVote().step, 5);
   EXPECT_EQ(heir->LastVote().loss_sum, 2.5);
   EXPECT_EQ(heir->LastRecord().learning_rate, 0.25);
+}
+
+TEST(ShardStoreTest, TheLastTwoStepsAreKeptByParity) {
+  std::vector<char> file;
+  const auto store = Make(file, 0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    store->CastVote({.step = step, .attempt = step + 1}, {.step = step, .update = 10 * step});
+  }
+  EXPECT_EQ(store->VoteOf(1).step, 0);  // step 3 has its place
+  EXPECT_EQ(store->VoteOf(2).attempt, 3);
+  EXPECT_EQ(store->VoteOf(3).attempt, 4);
+  EXPECT_EQ(store->RecordOf(2).update, 20);
+  EXPECT_EQ(store->LastRecord().update, 30);
+  EXPECT_EQ(store->VoteOf(4).step, 0);
+}
+
+TEST(ShardStoreTest, DecidingTwiceIsAsOnce) {
+  std::vector<char> file;
+  const auto store = Make(file, 0);
+  store->CastVote({.step = 1}, {.step = 1, .update = 5});
+  for (int i = 0; i < 2; ++i) {
+    store->Decide(1, /*skip=*/true, 0.5);
+    EXPECT_EQ(store->LastRecord().updates(), 4);
+    EXPECT_EQ(store->LastRecord().clip_coefficient, 0.5);
+  }
+}
+
+TEST(ShardStoreTest, AFileIsFilledOnceItsValuesAre) {
+  std::vector<char> file;
+  const auto store = Make(file, 0);
+  EXPECT_FALSE(store->filled().has_value());
+  store->CastVote({.step = 5}, {.step = 5});
+  store->StartFrom({.step = 40, .updates = 39, .data_position = 960, .loss_scale = 512});
+  const auto heir = Make(file, 0);
+  ASSERT_TRUE(heir->filled().has_value());
+  EXPECT_EQ(heir->filled()->step, 40);
+  EXPECT_EQ(heir->filled()->updates, 39);
+  EXPECT_EQ(heir->filled()->data_position, 960);
+  EXPECT_EQ(heir->filled()->loss_scale, 512);
+  EXPECT_EQ(heir->LastVote().step, 0);  // those of before are void
+  EXPECT_EQ(heir->StepTag(1), 40);
 }
 
 TEST(ShardStoreTest, FileShorterThanItsLayoutIsRefused) {

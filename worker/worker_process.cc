@@ -1,6 +1,7 @@
 #include "worker/worker_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -103,6 +104,11 @@ WorkerProcess::~WorkerProcess() {
 // The child is not reaped yet, so its number is its own, and its group's.
 void WorkerProcess::Signal(int signal) const {
   if (pid_ >= 0) kill(-pid_, signal);
+}
+
+bool WorkerProcess::HasEnded() const {
+  pollfd ended = {pidfd_.get(), POLLIN, 0};
+  return pid_ < 0 || poll(&ended, 1, 0) > 0;
 }
 
 std::optional<ExitStatus> WorkerProcess::TryReap() {

@@ -59,6 +59,8 @@ class WorkerProcess {
 
   // To the child and what is in its group. Nothing happens where it has ended.
   void Signal(int signal) const;
+  // Whether it has, TryReap or not.
+  bool HasEnded() const;
   // How it ended; nothing while it runs. Once: the child is then gone, its pidfd and socket stay
   // open.
   std::optional<ExitStatus> TryReap();

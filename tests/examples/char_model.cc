@@ -59,33 +59,50 @@ absl::StatusOr<double> Learn(Session& session, const std::string& text,
   return loss;
 }
 
-absl::Status Train(Session& session) {
+void Report(Session& session, const tessera::StepResult& result) {
+  const int64_t steps = session.job().steps();
+  if (session.rank() != 0 || (result.step % 20 != 0 && result.step != steps && !result.drain)) return;
+  tessera::v1::Progress progress;
+  progress.set_step(result.step);
+  progress.set_steps(steps);
+  progress.set_loss(result.loss_mean);
+  session.ReportProgress(progress);
+}
+
+// One step. Whether it was the last: the job's, or that of a drain (`tessera drain`).
+absl::StatusOr<bool> Step(Session& session, const std::string& text) {
   const auto& job = session.job();
-  std::ifstream file(job.data(), std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (text.size() <= kBack) return absl::InvalidArgumentError("data: no text in " + job.data());
-  std::vector<size_t> places(job.global_batch() / session.world_size());
-  bool drain = false;  // `tessera drain`: this step is the last one, on every rank
-  for (int64_t step = session.step(); step < job.steps() && !drain;) {
-    TESSERA_ASSIGN_OR_RETURN(const tessera::StepInfo info,
-                             session.BeginStep({.learning_rate = job.optimizer().lr()}));
-    TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
-    std::mt19937_64 random(info.step * session.world_size() + session.rank());
-    for (size_t& place : places) place = kBack + random() % (text.size() - kBack);
-    TESSERA_ASSIGN_OR_RETURN(const double loss, Learn(session, text, places));
-    const auto count = static_cast<int64_t>(places.size());
-    TESSERA_ASSIGN_OR_RETURN(const tessera::StepResult result,
-                             session.EndStep({.loss_sum = loss, .loss_count = count}));
-    step = result.step;
-    drain = result.drain;
-    if (session.rank() != 0 || (step % 20 != 0 && step != job.steps() && !drain)) continue;
-    tessera::v1::Progress progress;
-    progress.set_step(step);
-    progress.set_steps(job.steps());
-    progress.set_loss(result.loss_mean);
-    session.ReportProgress(progress);
+  TESSERA_ASSIGN_OR_RETURN(const tessera::StepInfo info,
+                           session.BeginStep({.learning_rate = job.optimizer().lr()}));
+  if (info.recovered.has_value()) {  // some rank was lost after it, perhaps before it said so
+    Report(session, *info.recovered);
+    if (info.recovered->drain) return true;
   }
-  return session.Finish();
+  if (info.step > job.steps()) return true;
+  TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
+  std::vector<size_t> places(job.global_batch() / session.world_size());
+  std::mt19937_64 random(info.step * session.world_size() + session.rank());
+  for (size_t& place : places) place = kBack + random() % (text.size() - kBack);
+  TESSERA_ASSIGN_OR_RETURN(const double loss, Learn(session, text, places));
+  const auto count = static_cast<int64_t>(places.size());
+  TESSERA_ASSIGN_OR_RETURN(const tessera::StepResult result,
+                           session.EndStep({.loss_sum = loss, .loss_count = count}));
+  Report(session, result);
+  return result.step == job.steps() || result.drain;
+}
+
+absl::Status Train(Session& session) {
+  std::ifstream file(session.job().data(), std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.size() <= kBack)
+    return absl::InvalidArgumentError("data: no text in " + session.job().data());
+  for (;;) {
+    absl::StatusOr<bool> done = Step(session, text);
+    if (done.ok() && !*done) continue;
+    const absl::Status status = done.ok() ? session.Finish() : done.status();
+    // A rank was lost, and its host starts it again: the next BeginStep says where all go on.
+    if (!tessera::GenerationEnded(status)) return status;
+  }
 }
 
 int main() {

@@ -175,61 +175,88 @@ int64_t ThreadRanks::UnshardedOffset(int rank) const {
   return plan_.layout.device() == v1::CUDA ? 0 : UnshardedGroupOffset(plan_.layout, rank);
 }
 
-absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
-  SessionParts parts;
-  parts.assignment.set_job(spec_.name());
-  parts.assignment.set_generation(1);
-  parts.assignment.set_rank(rank);
-  parts.assignment.set_world_size(world_size_);
-  parts.assignment.set_shard_index(rank % plan_.layout.shard_count());
-  parts.assignment.set_replica_index(rank / plan_.layout.shard_count());
-  parts.assignment.set_local_world_size(world_size_);
-  parts.spec = spec_;
+int64_t ThreadRanks::control_bytes() const {
+  return ControlFileBytes(world_size_, plan_.layout.unsharded_slots_size(),
+                          plan_.layout.gradient_slots_size());
+}
+
+v1::Assignment ThreadRanks::AssignmentOf(int rank, int64_t generation) const {
+  v1::Assignment assignment;
+  assignment.set_job(spec_.name());
+  assignment.set_generation(generation);
+  assignment.set_rank(rank);
+  assignment.set_world_size(world_size_);
+  assignment.set_shard_index(rank % plan_.layout.shard_count());
+  assignment.set_replica_index(rank / plan_.layout.shard_count());
+  assignment.set_local_world_size(world_size_);
+  return assignment;
+}
+
+std::unique_ptr<Collectives> ThreadRanks::MakeCollectives(int rank, const Wiring& wiring,
+                                                          FaultPoints* faults) {
   v1::Layout layout = plan_.layout;
   if (options_.spoil_layout) options_.spoil_layout(layout);
-  parts.layout = layout;
-  parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
-  parts.planned.layouts.assign(layout.units().begin(), layout.units().end());
-  parts.faults = MakeFaults(rank);
-  if (options_.membership) parts.membership = options_.membership(rank);
-
   ShmCollectives::Options collectives;
-  collectives.group = ShardGroupOf(parts.assignment, layout, /*host=*/0);
-  collectives.sync.control = control_.data();
+  collectives.group = ShardGroupOf(AssignmentOf(rank, wiring.generation), layout, /*host=*/0);
+  collectives.sync.control = wiring.control != nullptr ? wiring.control : control_.data();
   collectives.sync.local_world_size = world_size_;
   collectives.sync.local_rank = rank;
   collectives.sync.unsharded_slots = plan_.layout.unsharded_slots_size();
   collectives.sync.gradient_slots = plan_.layout.gradient_slots_size();
   collectives.sync.timeout = options_.timeout;
+  collectives.sync.peer_pidfds = wiring.peer_fds;
   collectives.sync.on_park = [this, rank](bool parked) {
     idle_[rank].store(parked, std::memory_order_relaxed);
   };
-  char* const unsharded = unsharded_.data() + UnshardedOffset(rank);
-  collectives.unsharded = unsharded;
+  collectives.unsharded = unsharded_.data() + UnshardedOffset(rank);
   collectives.gradients = gradients_.data();
   collectives.layout = layout;
   for (const v1::Unit& unit : plan_.plan.units())
     collectives.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
-  collectives.faults = parts.faults.get();
-  parts.collectives = std::make_unique<ShmCollectives>(std::move(collectives));
-  if (options_.wrap) parts.collectives = options_.wrap(rank, std::move(parts.collectives));
+  collectives.faults = faults;
+  std::unique_ptr<Collectives> made = std::make_unique<ShmCollectives>(std::move(collectives));
+  return options_.wrap ? options_.wrap(rank, std::move(made)) : std::move(made);
+}
 
-  if (options_.prepare != nullptr)
-    TESSERA_RETURN_IF_ERROR(options_.prepare(rank, rank_file(rank), parts));
-
+absl::StatusOr<std::unique_ptr<ShardStore>> ThreadRanks::MakeStore(int rank,
+                                                                   const SessionParts& parts) {
   ShardStore::Options store;
   store.file = rank_file(rank);
-  store.layout = layout;
+  store.layout = parts.layout;
   store.units = parts.planned.units;
   store.layouts = parts.planned.layouts;
   store.shard_index = parts.assignment.shard_index();
   TESSERA_ASSIGN_OR_RETURN(store.optimizer, OptimizerOptionsOf(spec_.optimizer()));
   TESSERA_ASSIGN_OR_RETURN(store.groups, ParameterGroups::Create(spec_.optimizer()));
   TESSERA_ASSIGN_OR_RETURN(store.norm_type, NormTypeOf(spec_.optimizer()));
-  store.slices =
-      ResidentSlices(store.layout, store.units, store.layouts, store.shard_index, unsharded);
+  store.slices = ResidentSlices(store.layout, store.units, store.layouts, store.shard_index,
+                                unsharded_.data() + UnshardedOffset(rank));
   store.faults = parts.faults.get();
-  TESSERA_ASSIGN_OR_RETURN(parts.store, ShardStore::Create(std::move(store)));
+  return ShardStore::Create(std::move(store));
+}
+
+absl::StatusOr<SessionParts> ThreadRanks::MakeParts(int rank, Wiring wiring) {
+  SessionParts parts;
+  parts.assignment = AssignmentOf(rank, wiring.generation);
+  parts.spec = spec_;
+  parts.layout = plan_.layout;
+  if (options_.spoil_layout) options_.spoil_layout(parts.layout);
+  parts.planned.units.assign(plan_.plan.units().begin(), plan_.plan.units().end());
+  parts.planned.layouts.assign(parts.layout.units().begin(), parts.layout.units().end());
+  parts.faults = wiring.faults != nullptr ? std::move(wiring.faults) : MakeFaults(rank);
+  parts.recover = wiring.recover;
+  parts.next = wiring.next;
+  if (options_.membership) parts.membership = options_.membership(rank);
+  parts.collectives = MakeCollectives(rank, wiring, parts.faults.get());
+  if (options_.prepare != nullptr)
+    TESSERA_RETURN_IF_ERROR(options_.prepare(rank, rank_file(rank), parts));
+  TESSERA_ASSIGN_OR_RETURN(parts.store, MakeStore(rank, parts));
+  parts.writer_faults = wiring.writer_faults;
+  if (options_.writer_fault) {
+    parts.writer_faults = std::make_shared<FaultPoints>(
+        [this, rank](absl::string_view point, int64_t) { options_.writer_fault(rank, point); });
+  }
+  if (parts.recover && parts.store->filled().has_value()) return parts;
   for (int unit = 0; unit < plan_.plan.units_size(); ++unit) {
     TESSERA_RETURN_IF_ERROR(
         FillShard(plan_.plan.units(unit), plan_.layout.units(unit), parts.assignment.shard_index(),
@@ -241,10 +268,11 @@ absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
                                                     .shard_index = rank,
                                                     .store = *parts.store,
                                                     .log = false}));
-  if (options_.writer_fault) {
-    parts.writer_faults = std::make_shared<FaultPoints>(
-        [this, rank](absl::string_view point, int64_t) { options_.writer_fault(rank, point); });
-  }
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> ThreadRanks::MakeSession(int rank) {
+  TESSERA_ASSIGN_OR_RETURN(SessionParts parts, MakeParts(rank, Wiring()));
   return std::make_unique<Session>(std::make_shared<SessionImpl>(std::move(parts)));
 }
 

@@ -70,6 +70,22 @@ class ThreadRanks {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
 
+  // What is another for a rank that takes over from one that is gone; as MakeSession has it without.
+  struct Wiring {
+    char* control = nullptr;       // of the generation; null: the ranks' own
+    std::vector<int> peer_fds;     // by rank: readable once it is gone; none: nobody goes
+    int64_t generation = 1;
+    bool recover = false;
+    std::unique_ptr<FaultPoints> faults;  // null: those of Options
+    std::shared_ptr<FaultPoints> writer_faults;
+    std::shared_ptr<NextGeneration> next;
+  };
+  // Shards are filled unless an earlier holder of the rank has filled them.
+  absl::StatusOr<SessionParts> MakeParts(int rank, Wiring wiring);
+  std::unique_ptr<Collectives> MakeCollectives(int rank, const Wiring& wiring, FaultPoints* faults);
+  int64_t control_bytes() const;
+  v1::Assignment AssignmentOf(int rank, int64_t generation) const;
+
   // One rank's session, for programs whose ranks are processes (Options.forked). At most one for
   // each rank.
   absl::StatusOr<std::unique_ptr<Session>> MakeSession(int rank);
@@ -98,6 +114,7 @@ class ThreadRanks {
 
   ThreadRanks(v1::JobSpec spec, JobPlan plan, int world_size, Options options);
   std::unique_ptr<FaultPoints> MakeFaults(int rank);
+  absl::StatusOr<std::unique_ptr<ShardStore>> MakeStore(int rank, const SessionParts& parts);
   int64_t UnshardedOffset(int rank) const;
   void Lag();
   void Meet();

@@ -31,7 +31,7 @@ class DrainingClient final : public MembershipClient {
                                                            absl::Duration) override {
     return v1::CommunicatorIds();
   }
-  absl::Status AwaitStart(int64_t, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override { return absl::OkStatus(); }
   bool Draining() const override { return *draining_; }
   void Interrupt(const absl::Status&) override {}
   void ReportStats(v1::ReportStatsRequest) override {}

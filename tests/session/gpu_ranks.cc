@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<GpuRanks>> GpuRanks::Create(const CudaApi* api, i
 absl::Status GpuRanks::Prepare(int rank, absl::Span<char> rank_file, SessionParts& parts) {
   TESSERA_RETURN_IF_ERROR(cluster_.JoinRank(rank, parts));
   TESSERA_RETURN_IF_ERROR(TakeGpu(api_, rank, rank_file, parts));
-  return parts.membership->AwaitStart(0, kPatience);
+  return parts.membership->AwaitStart(0, 0, kPatience);
 }
 
 }  // namespace tessera

@@ -121,6 +121,11 @@ float ToyGradient(float parameter, int rank, int64_t step, int64_t element) {
 absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate, int micro_batches) {
   TESSERA_ASSIGN_OR_RETURN(const StepInfo step,
                            session.BeginStep({.learning_rate = learning_rate}));
+  return ToyRestOfStep(session, step, micro_batches);
+}
+
+absl::StatusOr<StepResult> ToyRestOfStep(Session& session, const StepInfo& step,
+                                         int micro_batches) {
   double sum = 0;
   for (int index = 0; index < micro_batches; ++index) {
     TESSERA_RETURN_IF_ERROR(

@@ -28,6 +28,9 @@ float ToyGradient(float parameter, int rank, int64_t step, int64_t element);
 // micro-batch, of which the last alone synchronises. Wrong parameters (another tenant's, stale,
 // torn) are an error.
 absl::StatusOr<StepResult> ToyStep(Session& session, double learning_rate, int micro_batches = 1);
+// The same once it is begun.
+absl::StatusOr<StepResult> ToyRestOfStep(Session& session, const StepInfo& step,
+                                         int micro_batches = 1);
 
 // Every parameter by FQN, through Summon.
 using ToyValues = std::map<std::string, std::vector<float>>;

@@ -63,7 +63,8 @@ bool EndOfFile(int socket) {
 HostSync::HostSync(Options options)
     : options_(std::move(options)),
       spin_nanoseconds_(options_.local_world_size <= UsableCores() ? kSpinNanoseconds
-                                                                   : kSharedCoreSpinNanoseconds) {}
+                                                                   : kSharedCoreSpinNanoseconds),
+      timeout_(options_.timeout) {}
 
 RankControl& HostSync::record(int local_rank) const {
   char* base = static_cast<char*>(options_.control) + kControlHeaderBytes;
@@ -135,7 +136,7 @@ absl::Status HostSync::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> ready
     if (NowNanoseconds() > spin_until) break;
     for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
   }
-  const absl::Time deadline = options_.clock->Now() + options_.timeout;
+  const absl::Time deadline = options_.clock->Now() + timeout_;
   if (options_.on_park) options_.on_park(true);
   absl::Status result;
   while (true) {
@@ -160,7 +161,7 @@ absl::Status HostSync::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> ready
       // The last ones arrived just now: the condition holds, or another pass will make it hold.
       if (late.empty()) continue;
       result = absl::DeadlineExceededError(absl::StrCat(
-          "waited ", absl::FormatDuration(options_.timeout), " for ", what(),
+          "waited ", absl::FormatDuration(timeout_), " for ", what(),
           "; missing: ", late.size() == 1 ? "rank " : "ranks ", absl::StrJoin(late, ", ")));
       result = BlameRank(result, late.front());
       break;

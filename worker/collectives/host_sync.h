@@ -67,6 +67,9 @@ class HostSync {
   // reads the value.
   void Announce(std::atomic<uint64_t>& word, uint64_t value);
 
+  // The longest wait for other ranks from now on.
+  void set_timeout(absl::Duration timeout) { timeout_ = timeout; }
+
   // Returns when `ready` says true. `ready` may do work; its error ends the wait. `what` says what
   // is waited for, `missing` lists the world ranks that have not arrived; both are called for
   // errors only. UNAVAILABLE: a rank or the agent is gone. DEADLINE_EXCEEDED: names the missing
@@ -97,6 +100,7 @@ class HostSync {
 
   const Options options_;
   const int64_t spin_nanoseconds_;
+  absl::Duration timeout_;
   std::atomic<bool> interrupted_{false};
   Mutex mutex_;
   absl::Status interruption_ ABSL_GUARDED_BY(mutex_);

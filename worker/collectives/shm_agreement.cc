@@ -106,6 +106,7 @@ absl::StatusOr<std::vector<std::string>> ShmCollectives::Exchange(absl::string_v
         return true;
       },
       [&] { return std::string(what); }, missing));
+  sync_.set_timeout(options_.sync.timeout);
   std::vector<std::string> payloads;
   for (int rank = 0; rank < sync_.size(); ++rank) {
     payloads.emplace_back(sync_.record(rank).exchange[number % 2], payload.size());

@@ -219,6 +219,7 @@ ShmCollectives::ShmCollectives(Options options)
       tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0),
       group_start_(options_.group.ranks.front() - options_.sync.first_rank),
       resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {
+  if (options_.first_timeout > absl::ZeroDuration()) sync_.set_timeout(options_.first_timeout);
   if (options_.hosts != nullptr) options_.hosts->SetOnProgress([this] { sync_.Wake(); });
 }
 

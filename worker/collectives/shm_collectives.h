@@ -43,6 +43,9 @@ class ShmCollectives final : public Collectives {
     // By unit index, for errors.
     std::vector<std::string> unit_names;
     FaultPoints* faults = nullptr;
+    // In place of sync.timeout until all ranks have met in an exchange: those that are started
+    // again take longer to come than others to wait. Zero: no other.
+    absl::Duration first_timeout = absl::ZeroDuration();
   };
 
   explicit ShmCollectives(Options options);

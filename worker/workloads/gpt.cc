@@ -112,51 +112,66 @@ class GptProgram {
         evaluation_(text_.held_out, model_->shape().context),
         batch_(model_->shape().sequences, model_->shape().context) {}
 
+  // Also to be called again after a generation's end that came later, in Finish.
   absl::Status Run() {
-    bool drain = false;
-    for (int64_t step = session_.step(); step < job_.steps() && !drain;) {
-      throughput_.Start();
-      TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(step + 1));
-      throughput_.Stop(job_.global_batch() * batch_.context);
-      if (result.non_finite) {
-        LogInfo(absl::StrCat("step ", result.step, " was skipped: a gradient is not finite"));
-      }
-      step = result.step;
-      drain = result.drain;
-      if (!std::isfinite(result.loss_mean)) {
-        return absl::OutOfRangeError(
-            absl::StrCat("the loss of step ", step, " is ", result.loss_mean,
-                         "; lower optimizer.lr or lengthen optimizer.warmup_steps"));
-      }
-      const bool last = step == job_.steps();
-      std::optional<double> held_out_loss;
-      if (last || (job_.eval_every() > 0 && step % job_.eval_every() == 0)) {
-        TESSERA_ASSIGN_OR_RETURN(held_out_loss, Evaluate());
-      }
-      if (last || drain || held_out_loss.has_value() || step % kProgressEvery == 0) {
-        Report(result, held_out_loss);
-      }
+    for (;;) {
+      const absl::StatusOr<bool> done = Step();
+      // A rank was lost: BeginStep says where the job goes on.
+      if (GenerationEnded(done.status())) continue;
+      if (!done.ok() || *done) return done.status();
     }
-    return absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<StepResult> TrainStep(int64_t step) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const StepInfo info,
-        session_.BeginStep({.learning_rate = LearningRate(job_.optimizer(), step, job_.steps())}));
-    if (info.step != step) {
-      return absl::InternalError(absl::StrCat("the session is at step ", info.step,
-                                              " where the workload gpt is at step ", step));
+  // One step, and what was left undone by a generation that ended. Whether it was the last.
+  absl::StatusOr<bool> Step() {
+    throughput_.Start();
+    StepOptions options;
+    options.learning_rate_at = [this](int64_t step) {
+      return LearningRate(job_.optimizer(), step, job_.steps());
+    };
+    TESSERA_ASSIGN_OR_RETURN(const StepInfo info, session_.BeginStep(options));
+    if (info.recovered.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(const bool done, FollowUp(*info.recovered));
+      if (done) return true;
     }
+    if (info.step > job_.steps()) return true;
+    TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(info));
+    throughput_.Stop(job_.global_batch() * batch_.context);
+    return FollowUp(result);
+  }
+
+  // What follows from a step's result: whether it was the last.
+  absl::StatusOr<bool> FollowUp(const StepResult& result) {
+    if (result.non_finite) {
+      LogInfo(absl::StrCat("step ", result.step, " was skipped: a gradient is not finite"));
+    }
+    if (!std::isfinite(result.loss_mean)) {
+      return absl::OutOfRangeError(
+          absl::StrCat("the loss of step ", result.step, " is ", result.loss_mean,
+                       "; lower optimizer.lr or lengthen optimizer.warmup_steps"));
+    }
+    const bool last = result.step == job_.steps();
+    std::optional<double> held_out_loss;
+    if (last || (job_.eval_every() > 0 && result.step % job_.eval_every() == 0)) {
+      TESSERA_ASSIGN_OR_RETURN(held_out_loss, Evaluate());
+    }
+    if (last || result.drain || held_out_loss.has_value() || result.step % kProgressEvery == 0) {
+      Report(result, held_out_loss);
+    }
+    return last || result.drain;
+  }
+
+  absl::StatusOr<StepResult> TrainStep(const StepInfo& info) {
     loss_scale_ = info.loss_scale;
+    root_gradients_ = Float32Gradients();  // what a step that was lost left open
     const int64_t first = session_.rank() * batch_.sequences * job_.micro_batches();
     StepMetrics metrics;
     for (int64_t index = 0; index < job_.micro_batches(); ++index) {
       const bool last = index + 1 == job_.micro_batches();
       TESSERA_RETURN_IF_ERROR(session_.BeginMicroBatch(
           {.index = index, .synchronize = last || !job_.memory().accumulate_unsynchronized()}));
-      training_.Fill(step, first + index * batch_.sequences, batch_);
+      training_.Fill(info.step, first + index * batch_.sequences, batch_);
       TESSERA_ASSIGN_OR_RETURN(const double loss_sum, ForwardAndBackward());
       metrics.loss_sum += loss_sum;
       metrics.loss_count += batch_.sequences * batch_.context;
@@ -338,6 +353,16 @@ absl::Status RunGpt(Session& session, std::function<void(const v1::Progress&)> o
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<GptProgram> program,
                            GptProgram::Create(session, std::move(on_progress)));
   return program->Run();
+}
+
+absl::Status RunGptToTheEnd(Session& session) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<GptProgram> program,
+                           GptProgram::Create(session, nullptr));
+  for (;;) {
+    TESSERA_RETURN_IF_ERROR(program->Run());
+    const absl::Status finished = session.Finish();
+    if (!GenerationEnded(finished)) return finished;
+  }
 }
 
 }  // namespace tessera

@@ -28,7 +28,7 @@
 
 namespace tessera {
 
-// Runs the job's remaining steps. Does not call Finish, so that the caller may summon the model
+// Runs the job's remaining steps, through generations that end. Does not call Finish, so that the caller may summon the model
 // first. Every job.eval_every() steps and at the last one the held-out text is evaluated
 // (EvaluationWindows); every 20 steps and where a step was evaluated rank 0 reports Progress.
 // tokens/s counts the tokens of all ranks since the last report, by the steady clock, without the
@@ -46,6 +46,9 @@ namespace tessera {
 // sent.
 absl::Status RunGpt(Session& session,
                     std::function<void(const v1::Progress&)> on_progress = nullptr);
+
+// And Finish; a rank that is lost meanwhile is recovered from, too.
+absl::Status RunGptToTheEnd(Session& session);
 
 }  // namespace tessera
 

@@ -54,22 +54,46 @@ class ReplayProgram {
     return absl::OkStatus();
   }
 
+  // Also to be called again after a generation's end that came later, in Finish.
   absl::Status Run() {
-    for (bool done = false; !done;) {
-      TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep());
-      const bool last = result.step == job_.steps();
-      done = last || result.drain;
-      if (last || (job_.eval_every() > 0 && result.step % job_.eval_every() == 0)) {
-        TESSERA_RETURN_IF_ERROR(Evaluate());
-      }
-      if (done || result.step % kProgressEvery == 0) Report(result.step);
+    for (;;) {
+      const absl::StatusOr<bool> done = Step();
+      // A rank was lost: BeginStep says where the job goes on.
+      if (GenerationEnded(done.status())) continue;
+      if (!done.ok() || *done) return done.status();
     }
-    return absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<StepResult> TrainStep() {
-    TESSERA_ASSIGN_OR_RETURN(const StepInfo info, session_.BeginStep({.learning_rate = Rate()}));
+  // One step, and what was left undone by a generation that ended. Whether it was the last.
+  absl::StatusOr<bool> Step() {
+    StepOptions options;
+    options.learning_rate_at = [this](int64_t step) {
+      return LearningRate(job_.optimizer(), step, job_.steps());
+    };
+    TESSERA_ASSIGN_OR_RETURN(const StepInfo info, session_.BeginStep(options));
+    bits_ = ParameterBits();  // without those of a step that was lost
+    if (info.recovered.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(const bool done, FollowUp(*info.recovered));
+      if (done) return true;
+    }
+    if (info.step > job_.steps()) return true;
+    TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(info));
+    return FollowUp(result);
+  }
+
+  // What follows from a step's result: whether it was the last.
+  absl::StatusOr<bool> FollowUp(const StepResult& result) {
+    const bool last = result.step == job_.steps();
+    const bool done = last || result.drain;
+    if (last || (job_.eval_every() > 0 && result.step % job_.eval_every() == 0)) {
+      TESSERA_RETURN_IF_ERROR(Evaluate());
+    }
+    if (done || result.step % kProgressEvery == 0) Report(result.step);
+    return done;
+  }
+
+  absl::StatusOr<StepResult> TrainStep(const StepInfo& info) {
     pass_.seed = job_.seed();
     pass_.rank = session_.rank();
     pass_.step = info.step;
@@ -83,14 +107,11 @@ class ReplayProgram {
     }
     TESSERA_RETURN_IF_ERROR(CompareBits());
     TESSERA_ASSIGN_OR_RETURN(const StepResult result, session_.EndStep({.loss_count = 1}));
-    steps_ = result.step;
     // A scale that was too large: what overflowed is nobody's gradient, and no rank took the step.
     if (result.non_finite && scale_ != 1) return result;
     TESSERA_RETURN_IF_ERROR(CheckGradients(info.step));
     return result;
   }
-
-  double Rate() const { return LearningRate(job_.optimizer(), steps_ + 1, job_.steps()); }
 
   absl::Status ForwardAndBackward() {
     UnitLease root;  // until its backward is over
@@ -128,7 +149,7 @@ class ReplayProgram {
   absl::Status Look(int unit, const UnitLease& lease) {
     const v1::Unit& planned = session_.plan().units(unit);
     // An imported or resumed model is not the seed's.
-    const bool first = steps_ == 0 && pass_.step == 1 && job_.checkpoint().import().empty() &&
+    const bool first = session_.step() == 0 && pass_.step == 1 && job_.checkpoint().import().empty() &&
                        job_.checkpoint().resume() == "none";
     for (const v1::UnitParameter& parameter : planned.parameters()) {
       TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(parameter.fqn()));
@@ -245,7 +266,6 @@ class ReplayProgram {
   ReplayPass pass_;
   double scale_ = 1;  // of the loss
   ParameterBits bits_;
-  int64_t steps_ = 0;  // done
 };
 
 }  // namespace
@@ -254,6 +274,16 @@ absl::Status RunReplay(Session& session, std::function<void(const v1::Progress&)
   ReplayProgram program(session, std::move(on_progress));
   TESSERA_RETURN_IF_ERROR(program.Prepare());
   return program.Run();
+}
+
+absl::Status RunReplayToTheEnd(Session& session) {
+  ReplayProgram program(session, nullptr);
+  TESSERA_RETURN_IF_ERROR(program.Prepare());
+  for (;;) {
+    TESSERA_RETURN_IF_ERROR(program.Run());
+    const absl::Status finished = session.Finish();
+    if (!GenerationEnded(finished)) return finished;
+  }
 }
 
 }  // namespace tessera

@@ -26,7 +26,7 @@
 
 namespace tessera {
 
-// Runs the job's remaining steps. Does not call Finish. Every 20 steps and at the last one rank 0
+// Runs the job's remaining steps, through generations that end. Does not call Finish. Every 20 steps and at the last one rank 0
 // reports Progress, with a loss of 0 and without tokens per second.
 //
 // Errors of the session, and:
@@ -38,6 +38,9 @@ namespace tessera {
 // sent.
 absl::Status RunReplay(Session& session,
                        std::function<void(const v1::Progress&)> on_progress = nullptr);
+
+// And Finish; a rank that is lost meanwhile is recovered from, too.
+absl::Status RunReplayToTheEnd(Session& session);
 
 }  // namespace tessera
 

@@ -1,0 +1,57 @@
+// The generations of a rank whose process an agent started: each begins with a further handoff of
+// the agent, and a fresh stream to the coordinator.
+//
+// Thread-safety: one thread calls; Interrupt may be called from any.
+#ifndef TESSERA_WORKER_AGENT_GENERATIONS_H_
+#define TESSERA_WORKER_AGENT_GENERATIONS_H_
+
+#include <memory>
+
+#include "common/mutex.h"
+#include "common/unique_fd.h"
+#include "worker/end_relay.h"
+#include "worker/host_joining.h"
+#include "worker/next_generation.h"
+
+namespace tessera {
+
+// Whether a job can go on when a rank is lost: max_recoveries, on CPUs, of a model that the
+// coordinator knows. Elsewhere the ranks are started anew, or the job fails.
+bool CanRecover(const v1::JobSpec& spec, const v1::Layout& layout);
+
+class AgentGenerations final : public NextGeneration {
+ public:
+  struct Options {
+    std::shared_ptr<HostMemory> memory;  // of the first generation
+    std::shared_ptr<EndRelay> relay;     // of the first generation's membership
+    PlannedUnits planned;
+    FaultPoints* faults = nullptr;  // outlives this
+  };
+
+  explicit AgentGenerations(Options options);
+
+  absl::StatusOr<GenerationParts> Await() override;
+  absl::Status Start(MembershipClient* membership, int64_t step) override;
+  void Interrupt(const absl::Status& status) override;
+
+ private:
+  // The newest that the agent has sent, or sends before `deadline`.
+  absl::StatusOr<AgentHandoff> NextHandoff(absl::Time deadline);
+  absl::StatusOr<GenerationParts> Join(AgentHandoff handoff);
+  absl::Status interruption() const;
+
+  const PlannedUnits planned_;
+  FaultPoints* const faults_;
+  std::shared_ptr<HostMemory> memory_;
+  std::shared_ptr<EndRelay> relay_;
+  // Of a generation that ended before it was whole: its stream stays until there is another.
+  std::unique_ptr<MembershipClient> half_joined_;
+  const UniqueFd interrupted_;
+  mutable Mutex mutex_;
+  absl::Status interruption_ ABSL_GUARDED_BY(mutex_);
+  MembershipClient* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;  // what Interrupt ends
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_WORKER_AGENT_GENERATIONS_H_

@@ -129,7 +129,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& joi
 
 void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
-  if (generation.CountAtLeast(State::kJoined) < static_cast<int>(generation.ranks.size())) return;
+  if (!generation.AllAtLeast(State::kJoined)) return;
   job.all_joined = true;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
   for (absl::Time& built : job.built) {

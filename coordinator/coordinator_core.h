@@ -85,7 +85,11 @@ class CoordinatorCore {
   static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendFormToLocked(JobEntry& job, int host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of FormHost that all hosts get; serialized later, before what is sent after this.
+  std::shared_ptr<const std::string> FormOfAllLocked(const JobEntry& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormToLocked(const JobEntry& job, int host, std::shared_ptr<const std::string> of_all)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_recovery.cc
@@ -158,6 +162,21 @@ class CoordinatorCore {
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
   JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_incidents.cc
+  // Where the rank is, if `message` says so.
+  void HearPositionLocked(const RankId& rank, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Numbers it, keeps it with the job and tells watchers.
+  void NoteLocked(JobEntry& job, v1::Incident incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes what ended the job's generation; blame.reason then says where stuck ranks are.
+  void NoteLossLocked(JobEntry& job, Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What followed the last loss, if its incident does not say so yet.
+  void NoteOutcomeLocked(JobEntry& job, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckStragglersLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellIncidentLocked(JobEntry& job, const v1::Incident& incident)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_rendezvous.cc
   void BeginRendezvousLocked(const JobEntry& job, int64_t generation)

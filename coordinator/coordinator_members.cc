@@ -151,6 +151,7 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
+  if (rank.has_value()) HearPositionLocked(*rank, message);
   switch (message.message_case()) {
     case v1::AttendRequest::kHeartbeat:
       return absl::OkStatus();
@@ -345,7 +346,8 @@ void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const absl::Time now = members_.now();
   const Recovery& recovery = job.recovery;
-  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+    NoteLossLocked(job, *blame);
     LoseLocked(job, *blame);
   } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
     ReformLocked(job);

@@ -54,6 +54,7 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
           absl::StrCat("job ", request.job(), " is DRAFT: nothing of it can have been measured"));
     }
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
+    job->observer.Report(request);
     job->lifecycle.SetStep(request.step());
     job->lifecycle.SetCheckpointStep(request.checkpoint_step());
     job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());

@@ -33,6 +33,8 @@ struct Blame {
   std::optional<int> rank;
   bool of_host = false;         // it is about a host and all its ranks
   bool finished_early = false;  // the rank's program ended well, but before its work was done
+  // Its lease ended: the process is silent, but nobody has seen it end.
+  bool lease_ended = false;
 };
 
 // SUCCEEDED, FAILED or CANCELLED.

@@ -16,6 +16,7 @@
 #include "coordinator/draft.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
+#include "coordinator/job_observer.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/recovery_policy.h"
 #include "coordinator/stats_store.h"
@@ -72,8 +73,6 @@ struct JobEntry {
   std::string request_id;
   std::shared_ptr<const v1::JobSpec> spec;    // resolved
   std::shared_ptr<const PlannedJob> planned;  // null: DRAFT
-  // Of the present generation, see MemberSink::SendForm; filled before any is sent. Null: not yet.
-  std::shared_ptr<std::string> form_of_all;
   // Where the ranks build the model: from when they are started. By rank, when it was last heard to
   // build; InfiniteFuture: it has finished.
   std::shared_ptr<SharedDraft> draft;
@@ -102,6 +101,7 @@ struct JobEntry {
   std::optional<v1::JobStats> last_stats;
   // Members of an earlier process's that have not come back by then are lost. Steady time.
   absl::Time rejoin_by = absl::InfiniteFuture();
+  JobObserver observer;
 };
 
 }  // namespace tessera

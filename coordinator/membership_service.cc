@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "common/grpc_guard.h"
 #include "common/mutex.h"
+#include "coordinator/member_check.h"
 #include "coordinator/service_reply.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -54,14 +56,15 @@ class AttendReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
                             public std::enable_shared_from_this<AttendReactor> {
  public:
   // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
-  static AttendReactor* Start(Coordinator* coordinator) {
-    auto reactor = std::make_shared<AttendReactor>(coordinator);
+  static AttendReactor* Start(Coordinator* coordinator, MemberCheck check) {
+    auto reactor = std::make_shared<AttendReactor>(coordinator, std::move(check));
     reactor->self_ = reactor;
     reactor->StartRead(&reactor->bytes_);
     return reactor.get();
   }
 
-  explicit AttendReactor(Coordinator* coordinator) : coordinator_(coordinator) {}
+  AttendReactor(Coordinator* coordinator, MemberCheck check)
+      : coordinator_(coordinator), check_(std::move(check)) {}
 
   void Send(v1::AttendResponse message) override { Enqueue(Serialized(message)); }
 
@@ -83,6 +86,8 @@ class AttendReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     absl::Status status;
     if (!grpc::SerializationTraits<v1::AttendRequest>::Deserialize(&bytes_, &request_).ok()) {
       status = absl::InvalidArgumentError("the message is no AttendRequest");
+    } else if (status = check_.Check(request_); !status.ok()) {
+      // Not passed on.
     } else if (member_ != 0) {
       status = coordinator_->Receive(member_, request_);
     } else {
@@ -159,6 +164,7 @@ class AttendReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   }
 
   Coordinator* const coordinator_;
+  const MemberCheck check_;
   std::shared_ptr<AttendReactor> self_;
   grpc::ByteBuffer bytes_;     // of the one read at a time
   v1::AttendRequest request_;  // the same
@@ -209,8 +215,17 @@ class FetchReactor final : public grpc::ServerUnaryReactor {
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MembershipService::Attend(
-    grpc::CallbackServerContext*) {
-  return AttendReactor::Start(coordinator_);
+    grpc::CallbackServerContext* context) {
+  Caller caller = Anybody();
+  if (options_.authenticator != nullptr) {
+    // The guard has let it pass.
+    absl::StatusOr<Caller> known = options_.authenticator->Identify(ShownBy(*context));
+    if (known.ok()) caller = *std::move(known);
+  }
+  return AttendReactor::Start(coordinator_, MemberCheck({.caller = std::move(caller),
+                                                         .max_members = options_.max_members,
+                                                         .message_limits = options_.message_limits},
+                                                        &members_));
 }
 
 grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerContext* context,

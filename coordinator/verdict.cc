@@ -148,6 +148,7 @@ std::optional<Blame> Verdict::Decide(absl::Time now) const {
   Blame blame{best->code, best->reason, best->rank};
   blame.of_host = best->kind == kHost;
   blame.finished_early = best->finished_early;
+  blame.lease_ended = best->kind == kLease;
   if (best->rank.has_value()) {
     // The process's own words say more than how it ended.
     for (const Evidence& evidence : evidence_) {

@@ -53,7 +53,7 @@ bool CanRecover(const v1::JobSpec& spec, const v1::Layout& layout) {
 
 AgentGenerations::AgentGenerations(Options options)
     : planned_(std::move(options.planned)),
-      faults_(options.faults),
+      context_(std::move(options.context)),
       memory_(std::move(options.memory)),
       relay_(std::move(options.relay)),
       interrupted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -72,9 +72,8 @@ absl::Status AgentGenerations::interruption() const {
 
 absl::StatusOr<AgentHandoff> AgentGenerations::NextHandoff(absl::Time deadline) {
   const int socket = memory_->agent_socket->get();
-  pollfd entries[] = {{socket, POLLIN | POLLRDHUP, 0},
-                      {interrupted_.get(), POLLIN, 0},
-                      {relay_->fd(), POLLIN, 0}};
+  pollfd entries[] = {
+      {socket, POLLIN | POLLRDHUP, 0}, {interrupted_.get(), POLLIN, 0}, {relay_->fd(), POLLIN, 0}};
   for (;;) {
     const absl::Duration left = deadline - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) {
@@ -101,8 +100,7 @@ absl::StatusOr<AgentHandoff> AgentGenerations::NextHandoff(absl::Time deadline) 
 }
 
 absl::StatusOr<GenerationParts> AgentGenerations::Await() {
-  const absl::Time deadline =
-      Clock::Real()->Now() + LongestWait(memory_->hello.spec().timeouts());
+  const absl::Time deadline = Clock::Real()->Now() + LongestWait(memory_->hello.spec().timeouts());
   for (;;) {
     TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, NextHandoff(deadline));
     absl::StatusOr<GenerationParts> parts = Join(std::move(handoff));
@@ -120,17 +118,17 @@ absl::StatusOr<GenerationParts> AgentGenerations::Join(AgentHandoff handoff) {
   // The one of before is over: the coordinator has closed its stream.
   half_joined_ = CreateMembershipClient(hello.coordinator());
   MembershipClient* const membership = half_joined_.get();
-  faults_->Hit("rejoin");
+  membership->SetPosition(context_.position);
+  context_.faults->Hit("rejoin");
   const JoinWatch watch(*memory_, membership);
-  TESSERA_RETURN_IF_ERROR(membership->JoinRank(
-      JoinOf(hello), memory_->form_timeout(),
-      [relay = relay_](const absl::Status& status) { relay->End(status); }));
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<HostLinks> links,
-      MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
+  TESSERA_RETURN_IF_ERROR(
+      membership->JoinRank(JoinOf(hello), memory_->form_timeout(),
+                           [relay = relay_](const absl::Status& status) { relay->End(status); }));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
+                           MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
   GenerationParts parts;
   parts.assignment = hello.assignment();
-  parts.collectives = MakeHostCollectives(memory_, planned_, faults_, std::move(links));
+  parts.collectives = MakeHostCollectives(memory_, planned_, context_, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay_->Connect(parts.collectives.get()));
   parts.membership = std::move(half_joined_);
   return parts;

@@ -25,7 +25,7 @@ class AgentGenerations final : public NextGeneration {
     std::shared_ptr<HostMemory> memory;  // of the first generation
     std::shared_ptr<EndRelay> relay;     // of the first generation's membership
     PlannedUnits planned;
-    FaultPoints* faults = nullptr;  // outlives this
+    RankContext context;  // what it points to outlives this
   };
 
   explicit AgentGenerations(Options options);
@@ -41,7 +41,7 @@ class AgentGenerations final : public NextGeneration {
   absl::Status interruption() const;
 
   const PlannedUnits planned_;
-  FaultPoints* const faults_;
+  const RankContext context_;
   std::shared_ptr<HostMemory> memory_;
   std::shared_ptr<EndRelay> relay_;
   // Of a generation that ended before it was whole: its stream stays until there is another.

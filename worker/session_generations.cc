@@ -36,8 +36,7 @@ CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
 
 // What another generation mends: a rank, a host or its answer is missing.
 bool IsLoss(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         GenerationEnded(status);
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || GenerationEnded(status);
 }
 
 }  // namespace
@@ -99,6 +98,7 @@ absl::Status SessionImpl::EndGeneration(const absl::Status& why) {
 
 absl::Status SessionImpl::Rejoin() {
   LogInfo(absl::StrCat(failure_.message(), " after step ", state_.step));
+  trace_.Rejoins();
   life_ = std::make_shared<char>();
   // Whoever writes a checkpoint stops; events of the executor are the collectives'.
   saver_.reset();
@@ -146,6 +146,13 @@ absl::Status SessionImpl::EnterRecovered() {
   return Rejoin();
 }
 
+absl::Status AgreeOnPlan(const SessionParts& parts) {
+  if (parts.held == nullptr) return absl::OkStatus();
+  return parts.held->Check([&](absl::string_view payload, absl::string_view what) {
+    return parts.collectives->Exchange(payload, what);
+  });
+}
+
 void SessionImpl::LeaveUnusedStep() {
   if (!in_step_ || !step_unused_) return;
   executor_->Sweep();
@@ -164,11 +171,11 @@ void SessionImpl::SetState(const FilledWith& start) {
 absl::Status SessionImpl::Recover() {
   const FilledWith start = parts_.store->filled().value_or(FilledWith());
   const KeptSteps own = KeptStepsOf(*parts_.store, start.step);
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> payloads,
-      parts_.collectives->Exchange(
-          absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
-          "every rank to say which steps it has kept"));
+  TESSERA_RETURN_IF_ERROR(AgreeOnPlan(parts_));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> payloads,
+                           parts_.collectives->Exchange(
+                               absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
+                               "every rank to say which steps it has kept"));
   std::vector<KeptSteps> kept(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i)
     std::memcpy(&kept[i], payloads[i].data(), sizeof(KeptSteps));

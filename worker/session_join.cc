@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "worker/agent_generations.h"
 #include "worker/agent_socket.h"
+#include "worker/agreement.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
 #include "worker/checkpoint_loader.h"
@@ -47,6 +48,12 @@ absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layou
                      "coordinator and worker are of different builds"));
   }
   return absl::OkStatus();
+}
+
+// Another plan than the one that the rank was given, with the same bytes everywhere.
+void SpoilPlanForTests(PlannedUnits& planned) {
+  v1::Unit& unit = planned.units.front();
+  unit.set_reduce_dtype(unit.reduce_dtype() == v1::FLOAT64 ? v1::FLOAT32 : v1::FLOAT64);
 }
 
 // `built`: what the rank has built; null: nothing, and the seed gives the first values.
@@ -134,18 +141,21 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
+  if (parts.faults->Spoils("plan")) SpoilPlanForTests(parts.planned);
+  parts.held = std::make_shared<Agreement>(
+      AgreementText(parts.planned.units, hello.layout(), parts.planned.layouts, hello.spec()));
+  const RankContext context{parts.faults.get(), parts.position, parts.held->fingerprint()};
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<HostLinks> links,
       MeetHosts(hello, memory->file(HandoffFile::kGradient), parts.membership.get()));
-  parts.collectives =
-      MakeHostCollectives(memory, parts.planned, parts.faults.get(), std::move(links));
+  parts.collectives = MakeHostCollectives(memory, parts.planned, context, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, memory->file(HandoffFile::kRank), parts));
   TESSERA_RETURN_IF_ERROR(MakeStore(*memory, parts));
   TESSERA_RETURN_IF_ERROR(FillUnlessKept(hello, built, parts));
   if (CanRecover(hello.spec(), hello.layout())) {
     parts.next = std::make_shared<AgentGenerations>(AgentGenerations::Options{
-        .memory = memory, .relay = relay, .planned = parts.planned, .faults = parts.faults.get()});
+        .memory = memory, .relay = relay, .planned = parts.planned, .context = context});
   }
   // The other ranks wait to hear what the file has kept; after that it is ready.
   if (parts.recover) return absl::OkStatus();
@@ -167,6 +177,8 @@ absl::Status TakeHandoff(AgentHandoff handoff, const ProcessEnv& env,
   parts.layout = hello.layout();
   parts.host = hello.host();
   parts.incarnation = hello.incarnation();
+  parts.position = std::make_shared<PositionPublisher>();
+  parts.membership->SetPosition(parts.position);
   parts.gradients_dir = env.test_gradients_dir;
   parts.run = hello.run();
   parts.recover = hello.recover();
@@ -194,8 +206,9 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
   auto impl = std::make_shared<SessionImpl>(std::move(parts));
   if (recover) {
     status = impl->EnterRecovered();
-  } else if (loads) {
-    status = impl->AgreeOnStart();
+  } else {
+    status = AgreeOnPlan(impl->parts());
+    if (status.ok() && loads) status = impl->AgreeOnStart();
   }
   if (!status.ok()) {
     impl->Abort(status);

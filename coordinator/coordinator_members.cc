@@ -89,6 +89,8 @@ void CoordinatorCore::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink>
 absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& join,
                                                          std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  TESSERA_ASSIGN_OR_RETURN(const auto again, RejoinHostLocked(join, sink));
+  if (again.has_value()) return *again;
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
@@ -116,19 +118,23 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
 absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& join,
                                                          std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  if (join.rejoin()) return RejoinRankLocked(join, std::move(sink));
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(join.job()));
   const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
   TESSERA_ASSIGN_OR_RETURN(const MemberId member, members_.AddRank(join, lease));
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
-  const Generation& generation = *members_.FindGeneration(join.job());
-  if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
-    job->all_joined = true;
-    job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
-    for (absl::Time& built : job->built) {
-      if (built != absl::InfiniteFuture()) built = members_.now();
-    }
-  }
+  RankJoinedLocked(*job);
   return member;
+}
+
+void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  if (!generation.AllAtLeast(State::kJoined)) return;
+  job.all_joined = true;
+  job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
+  for (absl::Time& built : job.built) {
+    if (built != absl::InfiniteFuture()) built = members_.now();
+  }
 }
 
 absl::Status Coordinator::Receive(MemberId member, const v1::AttendRequest& message) {
@@ -238,7 +244,7 @@ void CoordinatorCore::RankReadyLocked(const RankId& rank, const v1::RankReady& r
   }
   members_.SetState(rank, State::kReady);
   members_.SetMeasuredBytes(rank, ready.measured_bytes());
-  if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
+  if (!generation->AllAtLeast(State::kReady)) return;
   BeginLocked(*job, ready.step());
 }
 
@@ -262,7 +268,10 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
   const int world_size = static_cast<int>(generation->ranks.size());
   const std::optional<int> blamed = BlamedRank(leave, world_size);
   const bool done = leave.code() == 0 && job != nullptr && job->lifecycle.state() == v1::RUNNING;
-  if (done) members_.SetState(rank, State::kDone);
+  if (done) {
+    members_.SetState(rank, State::kDone);
+    KeepRankLocked(rank);
+  }
   members_.Remove(member);
   if (job == nullptr) return;
   if (!done) {
@@ -271,7 +280,7 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
     return;
   }
   job->verdict.Done(rank.rank);
-  if (generation->CountAtLeast(State::kDone) < world_size) return;
+  if (!generation->AllAtLeast(State::kDone)) return;
   AllDoneLocked(*job);
 }
 
@@ -337,7 +346,8 @@ void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const absl::Time now = members_.now();
   const Recovery& recovery = job.recovery;
-  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+    NoteLossLocked(job, *blame);
     LoseLocked(job, *blame);
   } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
     ReformLocked(job);

@@ -67,11 +67,14 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
       if (progress.step() <= job->progress_step) continue;
       job->progress_step = progress.step();
       job->lifecycle.SetLoss(progress.loss());
-      job->events->Append(ProgressEvent(progress, *job));
+      KeepEventLocked(*job, ProgressEvent(progress, *job));
     }
+    job->last_stats.reset();
     if (request.progress_size() > 0) LaterLocked([events = job->events] { events->Wake(); });
   }
   Flush();
+  // The rank forgets its lines now.
+  if (request.progress_size() > 0) writer_.TryWrite(options_.clock->Now());
   return absl::OkStatus();
 }
 

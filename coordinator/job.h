@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -42,6 +43,8 @@ bool IsEnd(v1::JobState state);
 class JobLifecycle {
  public:
   JobLifecycle(std::string name, int64_t steps, absl::Time created);
+  // Goes on where an earlier process was.
+  explicit JobLifecycle(v1::Job job) : job_(std::move(job)) {}
 
   absl::Status Seal();
   absl::Status Form();

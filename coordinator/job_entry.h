@@ -23,6 +23,7 @@
 #include "coordinator/step_rate.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job.pb.h"
+#include "tessera/v1/stats.pb.h"
 
 namespace tessera {
 
@@ -86,6 +87,19 @@ struct JobEntry {
   StepRate rate;
   int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
   std::optional<StatsStore> stats;  // of the present generation
+
+  // What the state store has of it (coordinator_keep.cc).
+  struct Kept {
+    int64_t generation = 0;
+    std::string hosts;   // of that generation: their state
+    bool ranks = false;  // likewise
+    int64_t step = -1;
+    absl::Time stats_due = absl::InfinitePast();  // steady time
+  } kept;
+  // Of an earlier process of the coordinator, until a rank reports to this one.
+  std::optional<v1::JobStats> last_stats;
+  // Members of an earlier process's that have not come back by then are lost. Steady time.
+  absl::Time rejoin_by = absl::InfiniteFuture();
   JobObserver observer;
 };
 

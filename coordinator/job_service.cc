@@ -108,6 +108,8 @@ class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
 grpc::ServerUnaryReactor* JobService::CreateJob(grpc::CallbackServerContext* context,
                                                 const v1::CreateJobRequest* request,
                                                 v1::CreateJobResponse* response) {
+  const absl::Status status = roots_.CheckJob(request->spec());
+  if (!status.ok()) return Reply(context, status);
   return Reply(context, coordinator_->CreateJob(*request), response->mutable_job());
 }
 
@@ -141,7 +143,8 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* con
                                                 v1::CancelJobResponse* response) {
   const absl::Status status = CheckJobName("name", request->name());
   if (!status.ok()) return Reply(context, status);
-  return Reply(context, coordinator_->CancelJob(request->name(), request->reason()),
+  return Reply(context,
+               coordinator_->CancelJob(request->name(), request->reason(), request->request_id()),
                response->mutable_job());
 }
 
@@ -150,7 +153,8 @@ grpc::ServerUnaryReactor* JobService::DrainJob(grpc::CallbackServerContext* cont
                                                v1::DrainJobResponse* response) {
   const absl::Status status = CheckJobName("name", request->name());
   if (!status.ok()) return Reply(context, status);
-  return Reply(context, coordinator_->DrainJob(request->name()), response->mutable_job());
+  return Reply(context, coordinator_->DrainJob(request->name(), request->request_id()),
+               response->mutable_job());
 }
 
 grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* context,

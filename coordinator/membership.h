@@ -24,6 +24,8 @@
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -56,6 +58,9 @@ struct HostMember {
 struct RankMember {
   enum class State { kMissing, kJoined, kReady, kDone, kGone };
   MemberId id = 0;  // 0: not joined yet, or gone
+  // It joined an earlier process of the coordinator, in which it reached `state`, and this one not
+  // yet.
+  bool away = false;
   State state = State::kMissing;
   std::string incarnation;
   int64_t pid = 0;
@@ -68,6 +73,8 @@ struct Generation {
   struct Host {
     MemberId id = 0;  // 0: gone
     std::string name;
+    std::string incarnation;
+    bool away = false;  // as a rank's
   };
   int64_t number = 0;
   bool live = true;
@@ -79,10 +86,16 @@ struct Generation {
   const Host& HostOf(int rank) const { return hosts[HostIndexOf(rank)]; }
 
   int CountAtLeast(RankMember::State state) const;  // kDone counts as kReady, kGone as nothing
+  // Whether all have. Looks on from the rank that it lacked the last time: asked after each of n
+  // joins it takes n looks and not n^2.
+  bool AllAtLeast(RankMember::State state) const;
   // "ranks 0, 2-3": those that have not reached `state`.
   std::string Missing(RankMember::State state) const;
   // "host a" or "hosts a, b": those of these ranks.
   std::string MissingOn(RankMember::State state) const;
+
+ private:
+  mutable std::array<size_t, 5> lacked_ = {};  // by state
 };
 
 // Which rank of which job a member is.
@@ -148,6 +161,21 @@ class Membership {
   void End(const std::string& job);
   // Drops what is known of an ended generation, but for its number.
   void Forget(const std::string& job);
+
+  // Of an earlier process of the coordinator (coordinator_restore.cc). Its live members are away
+  // until they are attached: a host by Reattach, a rank by AddRank with `rejoin`.
+  void Restore(const std::string& job, Generation generation);
+  // Who is away, is gone.
+  void NobodyIsAway(const std::string& job);
+  // The newest generation of the name; 0: there was none.
+  int64_t LastGeneration(const std::string& job) const;
+  void SetLastGeneration(const std::string& job, int64_t number);
+  // The member's stream is not the one that it has now: it is away.
+  void Detach(MemberId id);
+  MemberId Reattach(const std::string& job, int host, const v1::JoinHost& join,
+                    absl::Duration lease);
+  // Of a stream that is no member's.
+  MemberId NewId() { return ++last_id_; }
 
  private:
   RankMember* Find(const RankId& rank);

@@ -14,13 +14,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/client_security.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
+#include "common/file_roots.h"
 #include "common/find_program.h"
 #include "common/host_port.h"
 #include "common/logging.h"
 #include "common/process_env.h"
+#include "common/security_flags.h"
 #include "common/status_macros.h"
 #include "worker/agent.h"
 #include "worker/device/probe.h"
@@ -52,10 +55,15 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   app.add_option("--host_address", flags.agent.host_address,
                  "where the ranks of a job's other hosts find this host's, without a port [the "
                  "address that leads to the coordinator]");
+  std::string coordinator_timeout = absl::FormatDuration(flags.agent.coordinator_timeout);
+  app.add_option("--coordinator_timeout", coordinator_timeout,
+                 "how long the coordinator may be away before the workers are ended [5m]");
   app.add_option(
       "program", flags.agent.program,
       "-- PROGRAM ARGS: what to run as each rank of a job with the workload attached [the "
       "job's built-in workload]");
+  AddSecurityFlags(app);
+  AddRootFlags(app);
   app.add_flag("--run_workload", flags.run_workload)->group("");
   try {
     app.parse(argc, argv);
@@ -64,6 +72,11 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     flags.help = true;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), "; see --help"));
+  }
+  if (!absl::ParseDuration(coordinator_timeout, &flags.agent.coordinator_timeout) ||
+      flags.agent.coordinator_timeout < absl::ZeroDuration()) {
+    return InvalidField("--coordinator_timeout",
+                        absl::StrCat("\"", coordinator_timeout, "\" is no duration; give e.g. 5m"));
   }
   return flags;
 }
@@ -76,6 +89,8 @@ absl::Status Complete(Agent::Options& options) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
   TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", options.coordinator));
+  TESSERA_RETURN_IF_ERROR(CheckClientSecurity(options.coordinator));
+  TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().Check());
   if (!options.program.empty()) {
     options.attached = true;
     TESSERA_ASSIGN_OR_RETURN(options.program[0], FindProgram(options.program[0], env.path));

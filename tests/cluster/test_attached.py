@@ -133,12 +133,13 @@ def test_arguments_reach_the_program(sandbox):
     # Both end in the same way, and either may be seen to do so first.
     assert cluster.watch.wait(PROMISE) == 1
     rank = cluster.get("job")["failed_rank"]
-    cluster.expect_failed(agent, rank, f"rank {rank} on host .* exited with code 7 before it joined")
+    reason = f"rank {rank} on host .* exited with code 7 before it joined"
+    cluster.expect_failed(agent, rank, reason)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_named(sandbox, rank):
-    cluster = Cluster(sandbox, ENDLESS)
+    cluster = Cluster(sandbox, {**ENDLESS, "max_recoveries": 0})
     agent = cluster.start_agent(CHAR_MODEL)
     cluster.watch.wait_for_line("step ")
     pid = next(

@@ -10,9 +10,9 @@ namespace tessera {
 namespace {
 
 TEST(FaultPointsTest, MalformedTextIsRefused) {
-  for (const char* text : {"rank", "rank=x,point=a,action=kill", "rank=0,action=kill",
-                           "rank=0,point=a,action=dance", "rank=0,point=a,action=kill,step=soon",
-                           "rank=0,point=a,action=kill,generation=next"}) {
+  for (const char* text :
+       {"rank", "rank=x,point=a,action=kill", "rank=0,action=kill", "rank=0,point=a,action=dance",
+        "rank=0,point=a,action=kill,step=soon", "rank=0,point=a,action=kill,generation=next"}) {
     EXPECT_EQ(FaultPoints::Parse(text, 0).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }

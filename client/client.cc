@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kCallDeadline = absl::Seconds(30);
 constexpr absl::Duration kCancelDeadline = absl::Seconds(2);
 
-// So that CreateJob can be repeated without creating two jobs.
+// So that a call can be repeated and acts once.
 std::string NewRequestId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -152,6 +152,7 @@ absl::StatusOr<v1::Job> Client::WatchJob(const std::string& name, const WatchHan
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name, const std::string& reason) {
   v1::CancelJobRequest request;
   request.set_name(name);
+  request.set_request_id(NewRequestId());
   request.set_reason(reason);
   v1::CancelJobResponse response;
   TESSERA_RETURN_IF_ERROR(impl_->Attempt(
@@ -165,6 +166,7 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name, const std::st
 absl::StatusOr<v1::Job> Client::DrainJob(const std::string& name) {
   v1::DrainJobRequest request;
   request.set_name(name);
+  request.set_request_id(NewRequestId());
   v1::DrainJobResponse response;
   TESSERA_RETURN_IF_ERROR(
       impl_->Call([&](const Impl::Connection& to, grpc::ClientContext& context) {

@@ -7,7 +7,8 @@
 //                            client.WatchJob(job.name(), {.on_event = print}));
 //
 // Every call has a deadline. UNAVAILABLE is tried again, at most 5 attempts with growing pauses,
-// and nothing else is; CreateJob carries a request id, so that a repeated call creates one job.
+// and nothing else is; calls that change something carry a request id, so that one that is repeated
+// acts once, also where the coordinator was started again in between.
 // Errors carry the server's reason and field (common/errors.h):
 //   INVALID_ARGUMENT   the request is wrong; names the field.
 //   NOT_FOUND          no such job.

@@ -13,26 +13,32 @@ void Coordinator::Tick() {
   {
     MutexLock lock(mutex_);
     members_.Advance(options_.clock->Now());
+    if (shut_down_) return;
     for (const MemberId member : members_.Expired()) LostLocked(member, /*expired=*/true);
     // A decision takes its job out of live_.
     std::vector<JobEntry*> jobs;
     for (const auto& [id, job] : live_) jobs.push_back(job);
     for (JobEntry* job : jobs) {
       CheckStragglersLocked(*job);
+      CheckAwayLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
+      RecoverLocked(*job);
     }
     rendezvous_.Expire(members_.now());
     AnswerFetchesLocked();
+    if (members_.now() >= keep_progress_at_) KeepProgressLocked();
   }
   Flush();
+  writer_.TryWrite(options_.clock->Now());
 }
 
 void Coordinator::Shutdown() {
   {
     MutexLock lock(mutex_);
     shut_down_ = true;
-    while (!live_.empty()) {
+    KeepProgressLocked();
+    while (!live_.empty() && !writer_.keeps()) {
       CancelLocked(*live_.begin()->second, absl::StatusCode::kUnavailable,
                    "the coordinator is shutting down");
     }
@@ -43,26 +49,27 @@ void Coordinator::Shutdown() {
     }
   }
   Flush();
+  writer_.Write().IgnoreError();  // was logged
 }
 
-void CoordinatorCore::SendLocked(MemberId member, v1::AttendResponse message) {
+void CoordinatorBase::SendLocked(MemberId member, v1::AttendResponse message) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = found->second, message = std::move(message)] { sink->Send(message); });
 }
 
-void CoordinatorCore::CloseLocked(MemberId member, const absl::Status& status) {
+void CoordinatorBase::CloseLocked(MemberId member, const absl::Status& status) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = std::move(found->second), status] { sink->Close(status); });
   sinks_.erase(found);
 }
 
-void CoordinatorCore::LaterLocked(std::function<void()> action) {
+void CoordinatorBase::LaterLocked(std::function<void()> action) {
   later_.push_back(std::move(action));
 }
 
-void CoordinatorCore::Flush() {
+void CoordinatorBase::Flush() {
   // One thread at a time acts, so that members hear things in the order in which they were decided.
   for (bool mine = false;; mine = true) {
     std::deque<std::function<void()>> actions;
@@ -73,6 +80,7 @@ void CoordinatorCore::Flush() {
       if (!flushing_) return;
       actions.swap(later_);
     }
+    writer_.TryWrite(options_.clock->Now());
     for (const auto& action : actions) action();
   }
 }

@@ -11,7 +11,8 @@
 // the pool that is large enough and runs what the workload asks for; where mesh.local_world_size
 // asks for several hosts, once enough are there. What breaks a generation fails the job: verdict.h.
 //
-// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with it.
+// Bounds: 1,000 live jobs; the last 100 that ended; 10,000 events of a job. State ends with
+// it, but for what options.store keeps: what was answered with OK, and what members were told.
 //
 // Thread-safe. Sinks and watchers are called, and plans made, without the lock held, in the order
 // of what they tell; a sink may call back.
@@ -39,14 +40,21 @@ class Coordinator : private CoordinatorCore {
  public:
   using Options = CoordinatorOptions;
   explicit Coordinator(Options options);
+  // Before anything else: takes up what an earlier process has kept in options.store. Live jobs go
+  // on in their generation; their members are AWAY until they join again, or are lost. Errors: as
+  // StateStore::Load.
+  absl::Status Restore();
 
-  // Jobs. Errors as in job_service.proto, and RESOURCE_EXHAUSTED: too many live jobs.
+  // Jobs. Errors as in job_service.proto, and RESOURCE_EXHAUSTED: too many live jobs. With a store:
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: the change cannot be kept; a job is then not created, and one
+  // that was to end has ended until a restart.
   absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::GetJobResponse> GetJob(const std::string& name);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<std::shared_ptr<EventLog>> WatchJob(const std::string& name);
-  absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason);
-  absl::StatusOr<v1::Job> DrainJob(const std::string& name);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& name, const std::string& reason,
+                                    const std::string& request_id = "");
+  absl::StatusOr<v1::Job> DrainJob(const std::string& name, const std::string& request_id = "");
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
   absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const v1::ListIncidentsRequest& request);
 
@@ -80,7 +88,8 @@ class Coordinator : private CoordinatorCore {
 
   // Every 100 ms.
   void Tick();
-  // Cancels what lives, says so to all, and refuses everything new with UNAVAILABLE.
+  // Refuses everything new with UNAVAILABLE and ends all streams. Jobs that live are left to the
+  // next process; without a store they are CANCELLED.
   void Shutdown();
 };
 

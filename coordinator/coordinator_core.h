@@ -7,47 +7,34 @@
 #define TESSERA_COORDINATOR_COORDINATOR_CORE_H_
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/mutex.h"
+#include "coordinator/coordinator_base.h"
 #include "coordinator/job_entry.h"
 #include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
+#include "coordinator/recovery_policy.h"
 #include "coordinator/rendezvous.h"
+#include "coordinator/state_store.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
 
 namespace tessera {
 
-struct CoordinatorOptions {
-  const Clock* clock = Clock::Real();
-  Membership::Options membership = {};
-  Verdict::Options verdict = {};
-  int64_t max_live_jobs = 1000;
-  int64_t max_ended_jobs = 100;
-  int64_t max_events = 10000;  // of a job
-};
-
-class CoordinatorCore {
+class CoordinatorCore : protected CoordinatorBase {
  protected:
-  explicit CoordinatorCore(CoordinatorOptions options)
-      : options_(options), members_(options.membership) {}
+  using CoordinatorBase::CoordinatorBase;
 
   // coordinator_jobs.cc
-  absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The job that request_id already made; an error if it cannot be made now.
   absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
                                                         const std::string& request_id)
@@ -56,6 +43,7 @@ class CoordinatorCore {
   void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DrainLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -75,7 +63,43 @@ class CoordinatorCore {
   static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormToLocked(const JobEntry& job, int host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_recovery.cc
+  // The generation is lost: the job recovers, or fails.
+  void LoseLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The members hear that the generation is over; the next one starts `restart` anew, and the ranks
+  // that have no process by now.
+  void EndGenerationLocked(JobEntry& job, std::set<int> restart)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Survivors of a loss that ended before they joined: all ranks are started again.
+  void ReformLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forms the next generation as soon as it is time and there are hosts for it.
+  void RecoverLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<HostOffer> SparesLocked(const JobEntry& job, bool pool)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PlanNextLocked(JobEntry& job, const HostChoice& choice)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FormNextLocked(JobEntry& job, const HostChoice& choice,
+                      std::shared_ptr<const PlannedJob> planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Every rank is ready.
+  void BeginLocked(JobEntry& job, int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // coordinator_growth.cc
+  // Whether a host may stand by for the job until it can take it.
+  bool MayStandByLocked(const JobEntry& job, const v1::JoinHost& join)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // FAILED_PRECONDITION (SECOND_HOST): the job has no place for a host that is bound to it.
+  absl::Status CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Stops the job at a step boundary if hosts stand by with which it can have more ranks.
+  void GrowLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopToGrowLocked(JobEntry& job, std::shared_ptr<const PlannedJob> larger)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It has stopped.
+  void ResizeLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_draft.cc
   void FormDraftLocked(JobEntry& job, const std::vector<MemberId>& hosts, int world_size)
@@ -94,20 +118,23 @@ class CoordinatorCore {
   absl::StatusOr<MemberId> JoinRankLocked(const v1::JoinRank& join,
                                           std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankJoinedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReceiveLocked(MemberId member, const v1::AttendRequest& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WorkerExitedLocked(const HostMember& host, const v1::WorkerExited& exited)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HostLeftLocked(const HostMember& host, const v1::Leave& leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RankReadyLocked(const RankId& rank, int64_t measured_bytes)
+  void RankReadyLocked(const RankId& rank, const v1::RankReady& ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RankLeftLocked(const RankId& rank, const v1::Leave& leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RankBrokenLocked(const RankId& rank, const v1::Broken& broken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AllDoneLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
-  JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_incidents.cc
   // Where the rank is, if `message` says so.
@@ -129,27 +156,26 @@ class CoordinatorCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // coordinator.cc. What is to be called without the lock, in order.
-  void SendLocked(MemberId member, v1::AttendResponse message)
+  // coordinator_restore.cc
+  void RestoreJobLocked(const StoredState& state, const StoredJob& stored,
+                        absl::StatusOr<std::shared_ptr<const PlannedJob>> planned)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseLocked(MemberId member, const absl::Status& status)
+  void RestoreGenerationLocked(JobEntry& job, const StoredMembers& members)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LaterLocked(std::function<void()> action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
+  void RestoreRecoveryLocked(JobEntry& job, const std::set<std::string>& words)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckAwayLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const CoordinatorOptions options_;
-  mutable Mutex mutex_;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  Membership members_ ABSL_GUARDED_BY(mutex_);
-  Rendezvous rendezvous_ ABSL_GUARDED_BY(mutex_);
-  std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, JobEntry*> live_ ABSL_GUARDED_BY(mutex_);  // by age
-  std::deque<std::string> ended_ ABSL_GUARDED_BY(mutex_);      // names, oldest end first
-  std::map<std::string, std::string> names_by_request_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
-  bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
+  // coordinator_rejoin.cc
+  // Nothing: it joins as any other.
+  absl::StatusOr<std::optional<MemberId>> RejoinHostLocked(const v1::JoinHost& join,
+                                                           std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<MemberId> RejoinRankLocked(const v1::JoinRank& join,
+                                            std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MemberId TellEndLocked(std::shared_ptr<MemberSink> sink, v1::JobState state,
+                         const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 };
 
 }  // namespace tessera

@@ -50,6 +50,7 @@ void CoordinatorCore::MatchLocked() {
 }
 
 void CoordinatorCore::MatchJobLocked(JobEntry& job) {
+  if (job.recovery.pending) return RecoverLocked(job);
   if (job.reserved || job.lifecycle.ended()) return;
   const std::string& name = job.lifecycle.proto().name();
   RefuseWrongProgramsLocked(job);
@@ -132,8 +133,12 @@ void CoordinatorCore::ReserveLocked(JobEntry& job, const std::vector<MemberId>& 
   const std::string& name = job.lifecycle.proto().name();
   job.reserved = true;
   for (const MemberId host : hosts) members_.Reserve(host, name);
-  // Others that are bound to the job have no place.
+  // Others that are bound to the job have no place, unless it can grow.
   for (const MemberId id : members_.Waiting(name)) {
+    if (job.lifecycle.state() != v1::DRAFT &&
+        CanGrow(*job.spec, static_cast<int>(hosts.size()), world_size)) {
+      break;
+    }
     const Blame refusal = SecondHostLocked(job, hosts[0], members_.FindHost(id)->name);
     members_.Remove(id);
     CloseLocked(id, WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST"));
@@ -190,24 +195,41 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   job.observer.BeginGeneration(job.planned, job.planned->world_size(),
                                ToDuration(job.spec->timeouts().heartbeat()));
   ChangedLocked(job);
+  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
+    SendFormToLocked(job, host);
+}
+
+void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
   std::vector<std::string> names;
-  for (const Generation::Host& host : generation.hosts) names.push_back(host.name);
-  for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host) {
-    const auto sink = sinks_.find(generation.hosts[host].id);
-    if (sink == sinks_.end()) continue;
-    LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-                 number = generation.number, host, names] {
-      v1::AttendResponse message;
-      *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-      sink->Send(std::move(message));
-    });
+  for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
+  v1::FormHost of_job;
+  of_job.set_run(job.run);
+  of_job.set_attempt(job.recovery.attempt);
+  of_job.set_recover(job.recovery.recovers);
+  for (const int rank : job.recovery.fresh) {
+    if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
   }
+  LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
+               number = generation.number, host, names, of_job = std::move(of_job)] {
+    v1::AttendResponse message;
+    *message.mutable_form_host() = planned->Form(*spec, number, host, names);
+    message.mutable_form_host()->MergeFrom(of_job);
+    sink->Send(std::move(message));
+  });
 }
 
 void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {
   const bool draft = job.lifecycle.state() == v1::DRAFT;
   if (draft && job.all_joined) return CheckDraftDeadlineLocked(job);
-  if ((!draft && job.lifecycle.state() != v1::FORMING) || members_.now() < job.deadline) return;
+  const bool recovers = job.lifecycle.state() == v1::RECOVERING;
+  if (recovers && job.recovery.pending) return;
+  if ((!draft && !recovers && job.lifecycle.state() != v1::FORMING) ||
+      members_.now() < job.deadline) {
+    return;
+  }
   const std::string& name = job.lifecycle.proto().name();
   const std::string form = absl::FormatDuration(ToDuration(job.spec->timeouts().form()));
   Blame blame{absl::StatusCode::kDeadlineExceeded, "", std::nullopt};
@@ -239,7 +261,7 @@ void CoordinatorCore::CheckDeadlineLocked(JobEntry& job) {
                                 job.spec->workload() == "attached" ? " -- PROGRAM" : "",
                                 " in time, or raise timeouts.form");
   }
-  FailLocked(job, blame);
+  LoseLocked(job, blame);
 }
 
 }  // namespace tessera

@@ -13,13 +13,13 @@
 
 namespace tessera {
 
-absl::StatusOr<JobEntry*> CoordinatorCore::FindLocked(const std::string& name) {
+absl::StatusOr<JobEntry*> CoordinatorBase::FindLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", name));
   return found->second.get();
 }
 
-JobEntry* CoordinatorCore::LiveLocked(const std::string& name) {
+JobEntry* CoordinatorBase::LiveLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   return found == jobs_.end() || found->second->lifecycle.ended() ? nullptr : found->second.get();
 }
@@ -83,22 +83,30 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   }
   lifecycle.SetReason(WhatIsAwaited(spec));
 
-  v1::Job created;
+  MutexLock creating(create_mutex_);
+  std::unique_ptr<JobEntry> job;
+  StateChange change;
   {
     MutexLock lock(mutex_);
     TESSERA_ASSIGN_OR_RETURN(auto known, CheckNewLocked(name, request.request_id()));
     if (known.has_value()) return *std::move(known);
-    EraseLocked(name);
-    auto job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
+    job = std::make_unique<JobEntry>(std::move(lifecycle), options_.verdict);
     job->id = ++last_job_id_;
     // With the time, so that it differs from those of another coordinator's jobs as well.
-    job->events = std::make_shared<EventLog>(
-        absl::StrCat(job->id, "-", absl::ToUnixMicros(options_.clock->WallNow())),
-        options_.max_events);
+    job->run = absl::StrCat(job->id, "-", absl::ToUnixMicros(options_.clock->WallNow()));
+    job->events = std::make_shared<EventLog>(job->run, options_.max_events);
     job->request_id = request.request_id();
     job->deadline = members_.now() + ToDuration(spec.timeouts().form());
     job->spec = std::make_shared<const v1::JobSpec>(std::move(spec));
     job->planned = std::move(planned);
+    change = CreationLocked(*job);
+  }
+  TESSERA_RETURN_IF_ERROR(Annotate(
+      writer_.WriteWith(change), absl::StrCat("job ", name, " is not created: it cannot be kept")));
+  v1::Job created;
+  {
+    MutexLock lock(mutex_);
+    EraseLocked(name);
     if (!job->request_id.empty()) names_by_request_[job->request_id] = name;
     JobEntry& entry = *job;
     live_[job->id] = &entry;
@@ -114,6 +122,9 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
 void CoordinatorCore::EraseLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return;
+  StateChange change;
+  change.erased_jobs.insert(found->second->id);
+  writer_.Add(std::move(change));
   names_by_request_.erase(found->second->request_id);
   members_.Forget(name);
   ended_.erase(std::remove(ended_.begin(), ended_.end(), name), ended_.end());
@@ -123,7 +134,8 @@ void CoordinatorCore::EraseLocked(const std::string& name) {
 void CoordinatorCore::ChangedLocked(JobEntry& job) {
   v1::WatchJobResponse event;
   *event.mutable_job() = job.lifecycle.proto();
-  job.events->Append(std::move(event));
+  KeepEventLocked(job, std::move(event));
+  KeepJobLocked(job);
   if (job.lifecycle.ended()) job.events->Close();
   LaterLocked([events = job.events] { events->Wake(); });
 }
@@ -175,45 +187,67 @@ absl::StatusOr<std::shared_ptr<EventLog>> Coordinator::WatchJob(const std::strin
   return job->events;
 }
 
-absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const std::string& reason) {
+absl::StatusOr<v1::Job> Coordinator::CancelJob(const std::string& name, const std::string& reason,
+                                               const std::string& request_id) {
   v1::Job cancelled;
   {
     MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
-    CancelLocked(*job, absl::StatusCode::kCancelled,
-                 reason.empty() ? "cancelled on request" : reason);
-    cancelled = job->lifecycle.proto();
+    TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("cancel", name, request_id));
+    if (known.has_value()) {
+      cancelled = *known;
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+      CancelLocked(*job, absl::StatusCode::kCancelled,
+                   reason.empty() ? "cancelled on request" : reason);
+      cancelled = job->lifecycle.proto();
+      KeepAnswerLocked("cancel", request_id, cancelled);
+    }
   }
   Flush();
-  return cancelled;
+  return Acknowledge(cancelled);
 }
 
-absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name) {
+absl::StatusOr<v1::Job> Coordinator::DrainJob(const std::string& name,
+                                              const std::string& request_id) {
   v1::Job drained;
   {
     MutexLock lock(mutex_);
-    TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
-    if (job->lifecycle.ended() && !job->lifecycle.drained()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", name, " is ", v1::JobState_Name(job->lifecycle.state()),
-                       "; only a job that has not ended can be drained"));
+    TESSERA_ASSIGN_OR_RETURN(const auto known, AnsweredLocked("drain", name, request_id));
+    if (known.has_value()) {
+      drained = *known;
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+      TESSERA_RETURN_IF_ERROR(DrainLocked(*job));
+      drained = job->lifecycle.proto();
+      KeepAnswerLocked("drain", request_id, drained);
     }
-    if (job->lifecycle.state() == v1::RUNNING && !job->lifecycle.proto().draining()) {
-      TESSERA_RETURN_IF_ERROR(job->lifecycle.Drain());
-      v1::AttendResponse message;
-      message.mutable_drain();
-      for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
-        SendLocked(rank.id, message);
-      }
-      ChangedLocked(*job);
-    } else if (job->lifecycle.state() != v1::RUNNING &&
-               job->lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
-      EndedLocked(*job);
-    }
-    drained = job->lifecycle.proto();
   }
   Flush();
-  return drained;
+  return Acknowledge(drained);
+}
+
+absl::Status CoordinatorCore::DrainLocked(JobEntry& job) {
+  const std::string& name = job.lifecycle.proto().name();
+  if (job.lifecycle.ended() && !job.lifecycle.drained()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", name, " is ", v1::JobState_Name(job.lifecycle.state()),
+                     "; only a job that has not ended can be drained"));
+  }
+  const bool runs = job.lifecycle.state() == v1::RUNNING || job.lifecycle.state() == v1::RECOVERING;
+  if (runs && !job.lifecycle.proto().draining()) {
+    // One that recovers is drained once it runs again; nobody attends until then.
+    TESSERA_RETURN_IF_ERROR(job.lifecycle.Drain());
+    v1::AttendResponse message;
+    message.mutable_drain();
+    for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
+      SendLocked(rank.id, message);
+    }
+    ChangedLocked(job);
+  } else if (!runs &&
+             job.lifecycle.EndDrained("drained before it ran", options_.clock->WallNow()).ok()) {
+    EndedLocked(job);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera

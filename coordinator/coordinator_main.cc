@@ -22,6 +22,7 @@
 #include "coordinator/job_service.h"
 #include "coordinator/membership_service.h"
 #include "coordinator/plan_service.h"
+#include "coordinator/sqlite_state_store.h"
 #include "coordinator/stats_service.h"
 
 namespace tessera {
@@ -31,6 +32,7 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 // In which streams get their last message and calls end.
 constexpr absl::Duration kDrain = absl::Seconds(2);
 
+constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 struct Flags {
@@ -75,8 +77,20 @@ int Fail(const absl::Status& status) {
   return ExitCode(status);
 }
 
+// Where jobs are kept; null: nowhere.
+absl::StatusOr<std::unique_ptr<StateStore>> OpenStore(const Flags& flags) {
+  if (flags.state_dir.empty()) return std::unique_ptr<StateStore>();
+  return OpenSqliteStateStore(flags.state_dir);
+}
+
 int Serve(const Flags& flags, const EndSignals& signals) {
-  Coordinator coordinator({});
+  const absl::StatusOr<std::unique_ptr<StateStore>> store = OpenStore(flags);
+  Coordinator coordinator({.store = store.ok() ? store->get() : nullptr});
+  const absl::Status restored = store.ok() ? coordinator.Restore() : store.status();
+  if (!restored.ok()) {
+    LogError(restored.message());
+    return kFailed;
+  }
   JobService jobs(&coordinator);
   PlanService plans(&coordinator);
   StatsService stats(&coordinator);
@@ -92,9 +106,6 @@ int Serve(const Flags& flags, const EndSignals& signals) {
   printf("listening %s\n", (*server)->address().c_str());
   fflush(stdout);
   LogInfo(absl::StrCat("listening on ", (*server)->address()));
-  if (!flags.state_dir.empty()) {
-    LogInfo("--state_dir is accepted but not used yet: jobs do not survive a restart");
-  }
 
   const int signal = signals.WaitForLast();
   LogInfo(absl::StrCat("stopping on signal ", signal));
@@ -119,14 +130,16 @@ int Main(int argc, char** argv) {
                  "which: listening HOST:PORT")
       ->capture_default_str();
   app.add_option("--state_dir", flags.state_dir,
-                 "Folder for what survives a restart. Accepted but not used yet: jobs are kept in "
-                 "memory only");
+                 "Folder for what survives a restart: jobs that live then go on. It is one "
+                 "coordinator's at a time [none: jobs end with the coordinator]");
   app.add_option("--admin_port", flags.admin_port,
                  "Port for probes and metrics. Only 0 (none) for now")
       ->capture_default_str();
   std::string drain_delay = absl::FormatDuration(flags.drain_delay);
-  app.add_option("--drain_delay", drain_delay,
-                 "After SIGTERM: how long health says NOT_SERVING before jobs are cancelled")
+  app.add_option(
+         "--drain_delay", drain_delay,
+         "After SIGTERM: how long health says NOT_SERVING before jobs are cancelled, or left to "
+         "the next coordinator where there is a --state_dir")
       ->capture_default_str();
   app.add_flag("--insecure", flags.insecure,
                "Allow to listen on an address that is not loopback, without TLS");
@@ -152,6 +165,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<EndSignals> signals = EndSignals::Block();
   if (!signals.ok()) return Fail(signals.status());
   ::signal(SIGPIPE, SIG_IGN);
+  // A file that may not grow is an error like a full disk.
+  ::signal(SIGXFSZ, SIG_IGN);
   return Serve(flags, *signals);
 }
 

@@ -89,17 +89,13 @@ void CoordinatorCore::WelcomeLocked(MemberId member, std::shared_ptr<MemberSink>
 absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& join,
                                                          std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  TESSERA_ASSIGN_OR_RETURN(const auto again, RejoinHostLocked(join, sink));
+  if (again.has_value()) return *again;
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
     TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
-    const std::vector<MemberId> there = members_.MembersOf(join.job());
-    if (!there.empty() && (job->reserved || RanksOfHost(*job->spec) == 0)) {
-      const Blame refusal = SecondHostLocked(*job, there[0], join.host_name());
-      // The host that is there is too small, or the job would be forming on it.
-      if (!job->reserved) FailLocked(*job, refusal);
-      return WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST");
-    }
+    TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());
   }
@@ -115,25 +111,30 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
     return member;
   }
   MatchLocked();
+  if (JobEntry* job = LiveLocked(join.job()); job != nullptr) GrowLocked(*job);
   return member;
 }
 
 absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& join,
                                                          std::shared_ptr<MemberSink> sink) {
   TESSERA_RETURN_IF_ERROR(CheckJoin(join));
+  if (join.rejoin()) return RejoinRankLocked(join, std::move(sink));
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(join.job()));
   const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
   TESSERA_ASSIGN_OR_RETURN(const MemberId member, members_.AddRank(join, lease));
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
-  const Generation& generation = *members_.FindGeneration(join.job());
-  if (generation.CountAtLeast(State::kJoined) == static_cast<int>(generation.ranks.size())) {
-    job->all_joined = true;
-    job->deadline = members_.now() + ToDuration(job->spec->timeouts().form());
-    for (absl::Time& built : job->built) {
-      if (built != absl::InfiniteFuture()) built = members_.now();
-    }
-  }
+  RankJoinedLocked(*job);
   return member;
+}
+
+void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  if (generation.CountAtLeast(State::kJoined) < static_cast<int>(generation.ranks.size())) return;
+  job.all_joined = true;
+  job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
+  for (absl::Time& built : job.built) {
+    if (built != absl::InfiniteFuture()) built = members_.now();
+  }
 }
 
 absl::Status Coordinator::Receive(MemberId member, const v1::AttendRequest& message) {
@@ -156,7 +157,7 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
       return absl::OkStatus();
     case v1::AttendRequest::kRankReady:
       if (host != nullptr) return Misplaced("rank_ready", "an agent");
-      if (rank.has_value()) RankReadyLocked(*rank, message.rank_ready().measured_bytes());
+      if (rank.has_value()) RankReadyLocked(*rank, message.rank_ready());
       return absl::OkStatus();
     case v1::AttendRequest::kWorkerExited:
       if (rank.has_value()) return Misplaced("worker_exited", "a worker");
@@ -174,7 +175,9 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
     case v1::AttendRequest::kJoinRank:
       return InvalidField("message", "this stream has joined already; join once a stream");
     case v1::AttendRequest::kBroken:
-      break;
+      if (host != nullptr) return Misplaced("broken", "an agent");
+      if (rank.has_value()) RankBrokenLocked(*rank, message.broken());
+      return absl::OkStatus();
     case v1::AttendRequest::MESSAGE_NOT_SET:
       break;
   }
@@ -185,13 +188,27 @@ absl::Status CoordinatorCore::WorkerExitedLocked(const HostMember& host,
                                                  const v1::WorkerExited& exited) {
   JobEntry* job = LiveLocked(host.job);
   const Generation* generation = members_.FindGeneration(host.job);
-  if (job == nullptr || generation == nullptr || !generation->live) return absl::OkStatus();
+  if (job == nullptr || generation == nullptr) return absl::OkStatus();
+  // The end of a process of an earlier generation is settled.
+  if (exited.generation() != 0 && exited.generation() != generation->number)
+    return absl::OkStatus();
   if (exited.rank() < 0 || exited.rank() >= static_cast<int>(generation->ranks.size())) {
     return InvalidField(
         "worker_exited.rank",
         absl::StrCat("is ", exited.rank(), "; the world size is ", generation->ranks.size()));
   }
+  if (generation->HostOf(exited.rank()).id != host.id) return absl::OkStatus();
+  Recovery& recovery = job->recovery;
+  const bool survivor = recovery.recovers && recovery.fresh.count(exited.rank()) == 0;
+  recovery.restart.insert(exited.rank());
+  if (!generation->live) return absl::OkStatus();
   const bool joined = generation->ranks[exited.rank()].state != State::kMissing;
+  if (!joined && survivor) {
+    // It did not take the last loss; it has nothing to do with a new one.
+    if (recovery.ended.empty()) recovery.ended_at = members_.now();
+    recovery.ended.insert(exited.rank());
+    return absl::OkStatus();
+  }
   job->verdict.RankExited(exited.rank(), host.name, exited.exit_code(), exited.signal(),
                           members_.now(), joined);
   return absl::OkStatus();
@@ -209,21 +226,39 @@ void CoordinatorCore::HostLeftLocked(const HostMember& host, const v1::Leave& le
   DecideLocked(*job);
 }
 
-void CoordinatorCore::RankReadyLocked(const RankId& rank, int64_t measured_bytes) {
+void CoordinatorCore::RankReadyLocked(const RankId& rank, const v1::RankReady& ready) {
   JobEntry* job = LiveLocked(rank.job);
   const Generation* generation = members_.FindGeneration(rank.job);
   if (job == nullptr || generation->ranks[rank.rank].state != State::kJoined) return;
   if (job->planned == nullptr) return;  // for what?
+  auto& first = job->recovery.ready;
+  if (!first.has_value()) first = {rank.rank, ready.step()};
+  if (first->second != ready.step()) {
+    return FailLocked(*job,
+                      {absl::StatusCode::kInternal,
+                       absl::StrCat("rank ", rank.rank, " would go on after step ", ready.step(),
+                                    " and rank ", first->first, " after step ", first->second,
+                                    ": they do not hold the same state; start the job again from a "
+                                    "checkpoint"),
+                       rank.rank});
+  }
   members_.SetState(rank, State::kReady);
-  members_.SetMeasuredBytes(rank, measured_bytes);
+  members_.SetMeasuredBytes(rank, ready.measured_bytes());
   if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
-  if (!job->lifecycle.Run().ok()) return;
-  job->rate.Add(0, options_.clock->Now());
-  v1::AttendResponse start;
-  start.mutable_start();
-  NoteOutcomeLocked(*job, absl::StrCat("generation ", generation->number, " began"));
-  for (const RankMember& member : generation->ranks) SendLocked(member.id, start);
-  ChangedLocked(*job);
+  BeginLocked(*job, ready.step());
+}
+
+void CoordinatorCore::RankBrokenLocked(const RankId& rank, const v1::Broken& broken) {
+  JobEntry* job = LiveLocked(rank.job);
+  if (job == nullptr) return;
+  const Generation& generation = *members_.FindGeneration(rank.job);
+  v1::Leave saw;
+  saw.set_code(broken.code());
+  saw.set_message(broken.message());
+  if (broken.has_blamed_rank()) saw.set_blamed_rank(broken.blamed_rank());
+  const std::optional<int> blamed = BlamedRank(saw, static_cast<int>(generation.ranks.size()));
+  job->verdict.RankBroken(rank.rank, generation.HostOf(blamed.value_or(rank.rank)).name,
+                          ToStatus(saw), blamed, members_.now());
 }
 
 void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave) {
@@ -233,7 +268,10 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
   const int world_size = static_cast<int>(generation->ranks.size());
   const std::optional<int> blamed = BlamedRank(leave, world_size);
   const bool done = leave.code() == 0 && job != nullptr && job->lifecycle.state() == v1::RUNNING;
-  if (done) members_.SetState(rank, State::kDone);
+  if (done) {
+    members_.SetState(rank, State::kDone);
+    KeepRankLocked(rank);
+  }
   members_.Remove(member);
   if (job == nullptr) return;
   if (!done) {
@@ -243,14 +281,20 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
   }
   job->verdict.Done(rank.rank);
   if (generation->CountAtLeast(State::kDone) < world_size) return;
-  const v1::Job& ran = job->lifecycle.proto();
+  AllDoneLocked(*job);
+}
+
+void CoordinatorCore::AllDoneLocked(JobEntry& job) {
+  const v1::Job& ran = job.lifecycle.proto();
   const absl::Time now = options_.clock->WallNow();
+  const bool stopped = ran.step() < ran.steps();
+  if (stopped && job.recovery.growing && !ran.draining()) return ResizeLocked(job);
   const absl::Status ended =
-      ran.draining() && ran.step() < ran.steps()
-          ? job->lifecycle.EndDrained(
+      stopped && ran.draining()
+          ? job.lifecycle.EndDrained(
                 absl::StrCat("drained after step ", ran.step(), " of ", ran.steps()), now)
-          : job->lifecycle.Succeed(now);
-  if (ended.ok()) EndedLocked(*job);
+          : job.lifecycle.Succeed(now);
+  if (ended.ok()) EndedLocked(job);
 }
 
 void Coordinator::StreamBroken(MemberId member) {
@@ -286,6 +330,12 @@ void CoordinatorCore::LostLocked(MemberId member, bool expired) {
   } else if (job != nullptr) {
     job->verdict.RankBroke(rank->rank, generation->HostOf(rank->rank).name, members_.now());
   }
+  // A host that is to blame is gone, whatever becomes of its stream.
+  if (job != nullptr && known == nullptr && blame_host) {
+    const MemberId host = generation->HostOf(rank->rank).id;
+    members_.Remove(host);
+    CloseLocked(host, absl::UnavailableError("your lease has ended: no heartbeat came"));
+  }
   members_.Remove(member);
   if (expired)
     CloseLocked(member, absl::UnavailableError("your lease has ended: no heartbeat came"));
@@ -294,10 +344,14 @@ void CoordinatorCore::LostLocked(MemberId member, bool expired) {
 
 void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
-  std::optional<Blame> blame = job.verdict.Decide(members_.now());
-  if (!blame.has_value()) return;
-  NoteLossLocked(job, *blame);
-  FailLocked(job, *blame);
+  const absl::Time now = members_.now();
+  const Recovery& recovery = job.recovery;
+  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+    NoteLossLocked(job, *blame);
+    LoseLocked(job, *blame);
+  } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
+    ReformLocked(job);
+  }
 }
 
 }  // namespace tessera

@@ -35,6 +35,32 @@ std::string StateName(RankMember::State state) {
 // A rank that has joined at some time.
 bool HasProcess(const RankMember& rank) { return rank.state != RankMember::State::kMissing; }
 
+v1::Worker WorkerOf(const Generation& generation, int rank) {
+  const RankMember& member = generation.ranks[rank];
+  v1::Worker worker;
+  worker.set_rank(rank);
+  worker.set_host(generation.HostIndexOf(rank));
+  worker.set_host_name(generation.HostOf(rank).name);
+  worker.set_pid(member.pid);
+  worker.set_incarnation(member.incarnation);
+  worker.set_state(member.away ? "AWAY" : StateName(member.state));
+  return worker;
+}
+
+v1::Worker StandbyOf(const HostMember& host, const Recovery& recovery) {
+  v1::Worker worker;
+  worker.set_rank(-1);
+  worker.set_host(-1);
+  worker.set_host_name(host.name);
+  worker.set_pid(host.pid);
+  worker.set_incarnation(host.incarnation);
+  worker.set_state("STANDBY");
+  worker.set_position(recovery.standby.empty()
+                          ? absl::StrCat("offers ", host.local_workers, " workers")
+                          : recovery.standby);
+  return worker;
+}
+
 // FAILED_PRECONDITION (PLAN_NOT_SEALED): there is none yet.
 absl::StatusOr<std::shared_ptr<const PlannedJob>> PlannedOf(const JobEntry& job) {
   if (job.planned != nullptr) return job.planned;
@@ -94,21 +120,24 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
   v1::ListWorkersResponse response;
   const Generation* generation = members_.FindGeneration(request.job());
   if (generation == nullptr) return response;
-  for (; rank < static_cast<int>(generation->ranks.size()); ++rank) {
-    const RankMember& member = generation->ranks[rank];
-    if (!HasProcess(member)) continue;
+  // Behind the ranks the hosts that stand by.
+  const int world_size = static_cast<int>(generation->ranks.size());
+  const std::vector<MemberId> standby =
+      job->lifecycle.ended() ? std::vector<MemberId>() : members_.Waiting(request.job());
+  for (; rank < world_size + static_cast<int>(standby.size()); ++rank) {
+    if (rank < world_size && !HasProcess(generation->ranks[rank])) continue;
     if (response.workers_size() == limit) {
       response.set_next_page_token(absl::StrCat(rank));
       break;
     }
-    v1::Worker* worker = response.add_workers();
-    worker->set_rank(rank);
-    worker->set_host(generation->HostIndexOf(rank));
-    worker->set_host_name(generation->HostOf(rank).name);
-    worker->set_pid(member.pid);
-    worker->set_incarnation(member.incarnation);
-    worker->set_state(StateName(member.state));
-    worker->set_position(job->observer.PositionOf(rank, members_.now()));
+    if (rank < world_size) {
+      *response.add_workers() = WorkerOf(*generation, rank);
+      response.mutable_workers()->rbegin()->set_position(
+          job->observer.PositionOf(rank, members_.now()));
+    } else {
+      *response.add_workers() =
+          StandbyOf(*members_.FindHost(standby[rank - world_size]), job->recovery);
+    }
   }
   return response;
 }
@@ -159,10 +188,17 @@ absl::StatusOr<v1::ListPlanUnitsResponse> Coordinator::ListPlanUnits(
 absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
   MutexLock lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(JobEntry * job, FindLocked(name));
+  return StatsLocked(*job);
+}
+
+v1::JobStats CoordinatorBase::StatsLocked(const JobEntry& job) const {
+  const std::string& name = job.lifecycle.proto().name();
   v1::JobStats stats;
+  if (job.last_stats.has_value()) stats = *job.last_stats;
   stats.set_job(name);
-  stats.set_state(job->lifecycle.state());
-  stats.set_step(job->lifecycle.proto().step());
+  stats.set_state(job.lifecycle.state());
+  stats.set_step(job.lifecycle.proto().step());
+  if (job.last_stats.has_value()) return stats;
   const Generation* generation = members_.FindGeneration(name);
   const int world_size = generation == nullptr ? 0 : static_cast<int>(generation->ranks.size());
   for (int rank = 0; rank < world_size; ++rank) {
@@ -171,12 +207,12 @@ absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
     v1::RankStats* of_rank = stats.add_ranks();
     of_rank->set_rank(rank);
     of_rank->set_pid(member.pid);
-    if (job->planned != nullptr) of_rank->set_forecast_bytes(job->planned->ForecastBytes(rank));
+    if (job.planned != nullptr) of_rank->set_forecast_bytes(job.planned->ForecastBytes(rank));
     of_rank->set_measured_bytes(member.measured_bytes);
   }
-  if (job->planned == nullptr) return stats;
-  const JobPlan& planned = job->planned->planned();
-  for (int unit = 0; unit < job->planned->unit_count(); ++unit) {
+  if (job.planned == nullptr) return stats;
+  const JobPlan& planned = job.planned->planned();
+  for (int unit = 0; unit < job.planned->unit_count(); ++unit) {
     const v1::Unit& planned_unit = planned.plan.units(unit);
     const v1::UnitLayout& layout = planned.layout.units(unit);
     v1::UnitStats* of_unit = stats.add_units();
@@ -185,8 +221,8 @@ absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
     of_unit->set_reduce_dtype(planned_unit.reduce_dtype());
     of_unit->set_sharded_bytes(layout.shard_numel() * DTypeBytes(planned_unit.original_dtype()));
     of_unit->set_unsharded_bytes(layout.padded_numel() * DTypeBytes(planned_unit.param_dtype()));
-    if (!job->stats.has_value()) continue;
-    for (v1::OperationStats& operation : job->stats->Summarise(unit)) {
+    if (!job.stats.has_value()) continue;
+    for (v1::OperationStats& operation : job.stats->Summarise(unit)) {
       *of_unit->add_operations() = std::move(operation);
     }
   }

@@ -56,6 +56,7 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
     job->observer.Report(request);
     job->lifecycle.SetStep(request.step());
+    job->lifecycle.SetCheckpointStep(request.checkpoint_step());
     job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());
     if (request.measured_bytes() > 0) {
       members_.SetMeasuredBytes({request.job(), request.rank()}, request.measured_bytes());
@@ -64,11 +65,14 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
       if (progress.step() <= job->progress_step) continue;
       job->progress_step = progress.step();
       job->lifecycle.SetLoss(progress.loss());
-      job->events->Append(ProgressEvent(progress, *job));
+      KeepEventLocked(*job, ProgressEvent(progress, *job));
     }
+    job->last_stats.reset();
     if (request.progress_size() > 0) LaterLocked([events = job->events] { events->Wake(); });
   }
   Flush();
+  // The rank forgets its lines now.
+  if (request.progress_size() > 0) writer_.TryWrite(options_.clock->Now());
   return absl::OkStatus();
 }
 

@@ -22,6 +22,7 @@ class RecordingSink final : public MemberSink {
     if (message.has_form_host()) form = message.form_host();
     if (message.has_start()) ++starts;
     if (message.has_drain()) ++drains;
+    if (message.has_drain() && message.drain().resize()) ++resizes;
     if (message.has_end()) end = message.end();
   }
   void Close(const absl::Status& status) override { closed = status; }
@@ -29,6 +30,7 @@ class RecordingSink final : public MemberSink {
   int welcomes = 0;
   int starts = 0;
   int drains = 0;
+  int resizes = 0;  // of them
   std::optional<v1::FormHost> form;
   std::optional<v1::EndGeneration> end;
   std::optional<absl::Status> closed;
@@ -41,7 +43,8 @@ struct Member {
 
 class CoordinatorFixture : public ::testing::Test {
  protected:
-  // A job of the smallest builtin gpt; global_batch 12 divides over 1, 2, 3, 4 and 6 workers.
+  // A job of the smallest builtin gpt; global_batch 12 divides over 1, 2, 3, 4 and 6 workers. The
+  // first loss fails it.
   static v1::JobSpec Spec(const std::string& name, int min_workers, int max_workers) {
     v1::JobSpec spec;
     spec.set_name(name);
@@ -52,6 +55,7 @@ class CoordinatorFixture : public ::testing::Test {
     spec.mutable_model()->set_context(8);
     spec.set_global_batch(12);
     spec.set_steps(5);
+    spec.set_max_recoveries(0);
     spec.mutable_mesh()->set_min_workers(min_workers);
     spec.mutable_mesh()->set_max_workers(max_workers);
     return spec;
@@ -105,9 +109,10 @@ class CoordinatorFixture : public ::testing::Test {
     return member;
   }
 
-  void Ready(const Member& member, int64_t measured_bytes = 0) {
+  void Ready(const Member& member, int64_t measured_bytes = 0, int64_t step = 0) {
     v1::AttendRequest request;
     request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
+    request.mutable_rank_ready()->set_step(step);
     EXPECT_TRUE(coordinator_.Receive(member.id, request).ok());
   }
   void Heartbeat(const Member& member) {
@@ -123,8 +128,20 @@ class CoordinatorFixture : public ::testing::Test {
     if (blamed_rank.has_value()) request.mutable_leave()->set_blamed_rank(*blamed_rank);
     EXPECT_TRUE(coordinator_.Receive(member.id, request).ok());
   }
-  void WorkerExited(const Member& agent, int rank, int exit_code, int signal) {
+  void Broken(const Member& member, std::optional<int> blamed_rank,
+              absl::StatusCode code = absl::StatusCode::kUnavailable,
+              const std::string& message = "a peer is gone") {
     v1::AttendRequest request;
+    request.mutable_broken()->set_code(static_cast<int>(code));
+    request.mutable_broken()->set_message(message);
+    if (blamed_rank.has_value()) request.mutable_broken()->set_blamed_rank(*blamed_rank);
+    EXPECT_TRUE(coordinator_.Receive(member.id, request).ok());
+  }
+  // generation: the newest that the process was given; 0: the agent does not say.
+  void WorkerExited(const Member& agent, int rank, int exit_code, int signal,
+                    int64_t generation = 0) {
+    v1::AttendRequest request;
+    request.mutable_worker_exited()->set_generation(generation);
     request.mutable_worker_exited()->set_rank(rank);
     request.mutable_worker_exited()->set_exit_code(exit_code);
     request.mutable_worker_exited()->set_signal(signal);

@@ -10,14 +10,32 @@
 
 namespace tessera {
 
-void EventLog::Append(v1::WatchJobResponse event) {
+void EventLog::Restore(const std::map<int64_t, v1::WatchJobResponse>& events) {
   MutexLock lock(mutex_);
-  if (closed_) return;
+  restored_ = true;
+  for (const auto& [cursor, event] : events) {
+    // What comes before a gap is as good as missed.
+    if (cursor != first_ + static_cast<int64_t>(events_.size()) + 1) {
+      events_.clear();
+      first_ = cursor - 1;
+    }
+    events_.push_back(event);
+  }
+  while (static_cast<int64_t>(events_.size()) > max_events_) {
+    events_.pop_front();
+    ++first_;
+  }
+}
+
+int64_t EventLog::Append(v1::WatchJobResponse event) {
+  MutexLock lock(mutex_);
+  if (closed_) return 0;
   events_.push_back(std::move(event));
   if (static_cast<int64_t>(events_.size()) > max_events_) {
     events_.pop_front();
     ++first_;
   }
+  return first_ + static_cast<int64_t>(events_.size());
 }
 
 void EventLog::Close() {
@@ -38,10 +56,11 @@ absl::StatusOr<int64_t> EventLog::CursorOf(absl::string_view resume_token) const
         "without it");
   }
   MutexLock lock(mutex_);
-  if (!whole || parts.first != id_ || cursor > first_ + static_cast<int64_t>(events_.size())) {
+  const int64_t last = first_ + static_cast<int64_t>(events_.size());
+  if (!whole || parts.first != id_ || (cursor > last && !restored_)) {
     return InvalidField("resume_token", "is of no event; watch again without it");
   }
-  return cursor;
+  return std::min(cursor, last);
 }
 
 EventLog::Batch EventLog::Read(int64_t cursor, int64_t limit) const {

@@ -11,7 +11,8 @@
 // one costs no memory.
 //
 // Every event that is read carries a resume token, which names the log and the place behind the
-// event: a watcher whose stream broke goes on there, with neither loss nor repetition.
+// event: a watcher whose stream broke goes on there, with neither loss nor repetition. So it does
+// with a log that was restored; where its last events could not be kept, behind those that were.
 //
 // Thread-safe. Wake calls watchers and holds no lock while it does.
 #ifndef TESSERA_COORDINATOR_EVENT_LOG_H_
@@ -19,6 +20,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,9 +54,13 @@ class EventLog {
   explicit EventLog(std::string id, int64_t max_events = 10000)
       : id_(std::move(id)), max_events_(max_events) {}
 
-  void Append(v1::WatchJobResponse event);
+  // Goes on with what an earlier process had, by cursor, before anything is appended.
+  void Restore(const std::map<int64_t, v1::WatchJobResponse>& events);
+  // Returns the cursor behind it; 0: the log is closed.
+  int64_t Append(v1::WatchJobResponse event);
   // After the last event.
   void Close();
+  const std::string& id() const { return id_; }
 
   // Where to read on for a resume token; 0, the oldest event, for "". INVALID_ARGUMENT (field
   // resume_token): no log has made it. NOT_FOUND: another log made it.
@@ -73,6 +79,7 @@ class EventLog {
   std::deque<v1::WatchJobResponse> events_ ABSL_GUARDED_BY(mutex_);
   int64_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // cursor of events_.front()
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool restored_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::weak_ptr<JobWatcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 

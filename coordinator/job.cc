@@ -19,7 +19,9 @@ bool IsAllowed(v1::JobState from, v1::JobState to) {
     case v1::FORMING:
       return from == v1::SEALED;
     case v1::RUNNING:
-      return from == v1::FORMING;
+      return from == v1::FORMING || from == v1::RECOVERING;
+    case v1::RECOVERING:
+      return from == v1::RUNNING || from == v1::RECOVERING;
     case v1::SUCCEEDED:
       return from == v1::RUNNING;
     case v1::FAILED:
@@ -85,13 +87,21 @@ absl::Status JobLifecycle::Cancel(absl::StatusCode code, std::string reason, abs
   return absl::OkStatus();
 }
 
+absl::Status JobLifecycle::Recover(std::string reason, bool lost) {
+  TESSERA_RETURN_IF_ERROR(MoveTo(v1::RECOVERING));
+  job_.set_reason(std::move(reason));
+  if (lost) job_.set_recoveries(job_.recoveries() + 1);
+  return absl::OkStatus();
+}
+
 absl::Status JobLifecycle::Drain() {
-  if (job_.state() != v1::RUNNING) {
+  if (job_.state() != v1::RUNNING && job_.state() != v1::RECOVERING) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job_.name(), " is ", v1::JobState_Name(job_.state()), ", which cannot be drained"));
   }
   job_.set_draining(true);
-  job_.set_reason("is drained: it stops after the step that it is in");
+  if (job_.state() == v1::RUNNING)
+    job_.set_reason("is drained: it stops after the step that it is in");
   return absl::OkStatus();
 }
 
@@ -115,5 +125,9 @@ void JobLifecycle::SetGeneration(int64_t generation, int world_size) {
 }
 
 void JobLifecycle::SetStep(int64_t step) { job_.set_step(std::max(job_.step(), step)); }
+
+void JobLifecycle::SetCheckpointStep(int64_t step) {
+  job_.set_checkpoint_step(std::max(job_.checkpoint_step(), step));
+}
 
 }  // namespace tessera

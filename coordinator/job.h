@@ -5,9 +5,10 @@
 //   job.Succeed(wall_now);                                           SUCCEEDED
 //
 //   DRAFT -> SEALED -> FORMING -> RUNNING -> SUCCEEDED
+//   RUNNING -> RECOVERING -> RUNNING                                 its generation ended
 //   any state that is not an end -> FAILED, CANCELLED
-// A RUNNING job may be draining: it goes on to CANCELLED when its ranks have stopped.
-// A state that has ended never changes again. RECOVERING has no way in yet.
+// A RUNNING or RECOVERING job may be draining: it goes on to CANCELLED when its ranks have stopped.
+// A state that has ended never changes again.
 //
 // Pure: no clock, no lock. Every transition returns FAILED_PRECONDITION, and changes nothing, where
 // it is not on the list.
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -31,6 +33,8 @@ struct Blame {
   std::optional<int> rank;
   // Its lease ended: the process is silent, but nobody has seen it end.
   bool lease_ended = false;
+  bool of_host = false;         // it is about a host and all its ranks
+  bool finished_early = false;  // the rank's program ended well, but before its work was done
 };
 
 // SUCCEEDED, FAILED or CANCELLED.
@@ -39,6 +43,8 @@ bool IsEnd(v1::JobState state);
 class JobLifecycle {
  public:
   JobLifecycle(std::string name, int64_t steps, absl::Time created);
+  // Goes on where an earlier process was.
+  explicit JobLifecycle(v1::Job job) : job_(std::move(job)) {}
 
   absl::Status Seal();
   absl::Status Form();
@@ -46,7 +52,10 @@ class JobLifecycle {
   absl::Status Succeed(absl::Time ended);
   absl::Status Fail(const Blame& blame, absl::Time ended);
   absl::Status Cancel(absl::StatusCode code, std::string reason, absl::Time ended);
-  // From RUNNING: the job is draining from now on.
+  // From RUNNING, or RECOVERING for a loss before the next generation runs: the job's generation is
+  // over and another will follow. lost: it counts as a recovery.
+  absl::Status Recover(std::string reason, bool lost);
+  // From RUNNING or RECOVERING: the job is draining from now on.
   absl::Status Drain();
   // CANCELLED, with the reason code DRAINED.
   absl::Status EndDrained(std::string reason, absl::Time ended);
@@ -57,6 +66,10 @@ class JobLifecycle {
   void SetGeneration(int64_t generation, int world_size);
   // Steps committed; an older figure is ignored.
   void SetStep(int64_t step);
+  // It goes on from a checkpoint: the steps after it are to be done again.
+  void GoBackTo(int64_t step) { job_.set_step(step); }
+  // Of the newest checkpoint; an older one is ignored.
+  void SetCheckpointStep(int64_t step);
   void SetLoss(double loss) { job_.set_loss(loss); }
 
   bool ended() const { return IsEnd(job_.state()); }

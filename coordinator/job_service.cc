@@ -141,7 +141,8 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* con
                                                 v1::CancelJobResponse* response) {
   const absl::Status status = CheckJobName("name", request->name());
   if (!status.ok()) return Reply(context, status);
-  return Reply(context, coordinator_->CancelJob(request->name(), request->reason()),
+  return Reply(context,
+               coordinator_->CancelJob(request->name(), request->reason(), request->request_id()),
                response->mutable_job());
 }
 
@@ -150,7 +151,8 @@ grpc::ServerUnaryReactor* JobService::DrainJob(grpc::CallbackServerContext* cont
                                                v1::DrainJobResponse* response) {
   const absl::Status status = CheckJobName("name", request->name());
   if (!status.ok()) return Reply(context, status);
-  return Reply(context, coordinator_->DrainJob(request->name()), response->mutable_job());
+  return Reply(context, coordinator_->DrainJob(request->name(), request->request_id()),
+               response->mutable_job());
 }
 
 grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* context,

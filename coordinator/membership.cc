@@ -104,7 +104,10 @@ int64_t Membership::Form(const std::string& job, const std::vector<MemberId>& ho
     HostMember& member = hosts_.at(host);
     member.job = job;
     member.lease = std::max(member.lease, lease);
-    generation.hosts.push_back({host, member.name});
+    Generation::Host& of = generation.hosts.emplace_back();
+    of.id = host;
+    of.name = member.name;
+    of.incarnation = member.incarnation;
   }
   generation.ranks.resize(world_size);
   generations_[job] = std::move(generation);
@@ -119,14 +122,19 @@ absl::StatusOr<MemberId> Membership::AddRank(const v1::JoinRank& join, absl::Dur
                                             "; its world size is ", generation.ranks.size()));
   }
   RankMember& rank = generation.ranks[join.rank()];
-  if (rank.state != State::kMissing) {
+  // What an earlier coordinator did not keep of it, nobody can gainsay.
+  const bool same = rank.incarnation.empty() || rank.incarnation == join.incarnation();
+  const bool again =
+      join.rejoin() && rank.id == 0 && same && (rank.away || rank.state == State::kDone);
+  if (rank.state != State::kMissing && !again) {
     return WithReason(absl::AbortedError(absl::StrCat("rank ", join.rank(), " of job ", join.job(),
                                                       " is held by process ", rank.pid, " on host ",
                                                       generation.HostOf(join.rank()).name)),
                       "RANK_TAKEN");
   }
   rank.id = ++last_id_;
-  rank.state = State::kJoined;
+  rank.away = false;
+  if (rank.state == State::kMissing) rank.state = State::kJoined;
   rank.incarnation = join.incarnation();
   rank.pid = join.pid();
   rank.lease = lease;
@@ -252,15 +260,75 @@ void Membership::Remove(MemberId id) {
 }
 
 void Membership::End(const std::string& job) {
+  EndGeneration(job);
   for (const MemberId id : MembersOf(job)) Remove(id);
+}
+
+void Membership::EndGeneration(const std::string& job) {
   const auto generation = generations_.find(job);
   if (generation == generations_.end()) return;
+  for (const RankMember& rank : generation->second.ranks) Remove(rank.id);
   generation->second.live = false;
   for (RankMember& rank : generation->second.ranks) {
     if (rank.state != State::kMissing) rank.state = State::kGone;
+    rank.away = false;
   }
 }
 
 void Membership::Forget(const std::string& job) { generations_.erase(job); }
+
+void Membership::Restore(const std::string& job, Generation generation) {
+  SetLastGeneration(job, generation.number);
+  generations_[job] = std::move(generation);
+}
+
+void Membership::NobodyIsAway(const std::string& job) {
+  const auto generation = generations_.find(job);
+  if (generation == generations_.end()) return;
+  for (Generation::Host& host : generation->second.hosts) host.away = false;
+  for (RankMember& rank : generation->second.ranks) {
+    if (std::exchange(rank.away, false)) rank.state = State::kGone;
+  }
+}
+
+int64_t Membership::LastGeneration(const std::string& job) const {
+  const auto last = last_generation_.find(job);
+  return last == last_generation_.end() ? 0 : last->second;
+}
+
+void Membership::SetLastGeneration(const std::string& job, int64_t number) {
+  int64_t& last = last_generation_[job];
+  last = std::max(last, number);
+}
+
+void Membership::Detach(MemberId id) {
+  if (const auto host = hosts_.find(id); host != hosts_.end()) {
+    const auto generation = generations_.find(host->second.job);
+    if (generation != generations_.end()) {
+      for (Generation::Host& of : generation->second.hosts) {
+        if (of.id != id) continue;
+        of.id = 0;
+        of.away = true;
+      }
+    }
+    hosts_.erase(host);
+  } else if (const auto rank = ranks_.find(id); rank != ranks_.end()) {
+    if (RankMember* member = Find(rank->second); member != nullptr) {
+      member->id = 0;
+      member->away = true;
+    }
+    ranks_.erase(rank);
+  }
+}
+
+MemberId Membership::Reattach(const std::string& job, int host, const v1::JoinHost& join,
+                              absl::Duration lease) {
+  const MemberId id = AddHost(join, lease);
+  Reserve(id, job);
+  Generation::Host& of = generations_.at(job).hosts[host];
+  of.id = id;
+  of.away = false;
+  return id;
+}
 
 }  // namespace tessera

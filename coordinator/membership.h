@@ -17,8 +17,8 @@
 // consecutive. Numbers of a job name only grow, also over jobs that take the name again, so
 // that a late worker of an old one is refused.
 //
-// A member is one attended stream. It stays until Remove, or until its job's generation ends and it
-// is let go (End).
+// A member is one attended stream. It stays until Remove, or until its job ends (End) or, a rank,
+// its generation (EndGeneration) and it is let go.
 //
 // Pure: no lock, log or I/O; the caller locks.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_H_
@@ -56,6 +56,9 @@ struct HostMember {
 struct RankMember {
   enum class State { kMissing, kJoined, kReady, kDone, kGone };
   MemberId id = 0;  // 0: not joined yet, or gone
+  // It joined an earlier process of the coordinator, in which it reached `state`, and this one not
+  // yet.
+  bool away = false;
   State state = State::kMissing;
   std::string incarnation;
   int64_t pid = 0;
@@ -68,6 +71,8 @@ struct Generation {
   struct Host {
     MemberId id = 0;  // 0: gone
     std::string name;
+    std::string incarnation;
+    bool away = false;  // as a rank's
   };
   int64_t number = 0;
   bool live = true;
@@ -142,10 +147,27 @@ class Membership {
 
   // The member's stream is over; its rank is kGone unless it was kDone.
   void Remove(MemberId id);
-  // The job's generation is over: all its members, and hosts waiting for it, are let go.
+  // The job's generation is over and another will follow: its ranks are let go, its hosts stay.
+  void EndGeneration(const std::string& job);
+  // The job is over: all its members, and hosts waiting for it, are let go.
   void End(const std::string& job);
   // Drops what is known of an ended generation, but for its number.
   void Forget(const std::string& job);
+
+  // Of an earlier process of the coordinator (coordinator_restore.cc). Its live members are away
+  // until they are attached: a host by Reattach, a rank by AddRank with `rejoin`.
+  void Restore(const std::string& job, Generation generation);
+  // Who is away, is gone.
+  void NobodyIsAway(const std::string& job);
+  // The newest generation of the name; 0: there was none.
+  int64_t LastGeneration(const std::string& job) const;
+  void SetLastGeneration(const std::string& job, int64_t number);
+  // The member's stream is not the one that it has now: it is away.
+  void Detach(MemberId id);
+  MemberId Reattach(const std::string& job, int host, const v1::JoinHost& join,
+                    absl::Duration lease);
+  // Of a stream that is no member's.
+  MemberId NewId() { return ++last_id_; }
 
  private:
   RankMember* Find(const RankId& rank);

@@ -24,6 +24,10 @@ inline void SetTimestamp(absl::Time time, google::protobuf::Timestamp* out) {
   out->set_nanos(static_cast<int32_t>(parts.tv_nsec));
 }
 
+inline absl::Time FromTimestamp(const google::protobuf::Timestamp& timestamp) {
+  return absl::FromUnixSeconds(timestamp.seconds()) + absl::Nanoseconds(timestamp.nanos());
+}
+
 }  // namespace tessera
 
 #endif  // TESSERA_COORDINATOR_PROTO_TIME_H_

@@ -60,7 +60,8 @@ void Verdict::RankExited(int rank, absl::string_view host, int exit_code, int si
                          absl::Time now, bool joined) {
   if (exit_code == 0 && signal == 0 && joined) {
     Add({kLeft, rank, absl::StatusCode::kUnavailable,
-         absl::StrCat(RankOn(rank, host), " exited before its work was done")},
+         absl::StrCat(RankOn(rank, host), " exited before its work was done"),
+         /*finished_early=*/true},
         now);
     return;
   }
@@ -86,12 +87,21 @@ void Verdict::RankLeft(int rank, absl::string_view host, const absl::Status& sta
   }
   if (status.ok()) {
     Add({kLeft, rank, absl::StatusCode::kUnavailable,
-         absl::StrCat(RankOn(rank, host), " left before its work was done")},
+         absl::StrCat(RankOn(rank, host), " left before its work was done"),
+         /*finished_early=*/true},
         now);
     return;
   }
   own_errors_.emplace(rank, status);
   Add({kLeft, rank, status.code(), absl::StrCat(RankOn(rank, host), ": ", status.message())}, now);
+}
+
+void Verdict::RankBroken(int rank, absl::string_view host, const absl::Status& status,
+                         std::optional<int> blamed_rank, absl::Time now) {
+  broken_.insert(rank);
+  RankLeft(rank, host,
+           status.ok() ? absl::UnavailableError("it can go no further in this generation") : status,
+           blamed_rank, now);
 }
 
 void Verdict::RankBroke(int rank, absl::string_view host, absl::Time now) {
@@ -135,7 +145,10 @@ std::optional<Blame> Verdict::Decide(absl::Time now) const {
   }
   if (best == nullptr) return std::nullopt;
   if (best->kind != kHost && now - *first_ < options_.grace) return std::nullopt;
-  Blame blame{best->code, best->reason, best->rank, best->kind == kLease};
+  Blame blame{best->code, best->reason, best->rank};
+  blame.of_host = best->kind == kHost;
+  blame.finished_early = best->finished_early;
+  blame.lease_ended = best->kind == kLease;
   if (best->rank.has_value()) {
     // The process's own words say more than how it ended.
     for (const Evidence& evidence : evidence_) {
@@ -143,6 +156,7 @@ std::optional<Blame> Verdict::Decide(absl::Time now) const {
       if (own_errors_.count(*best->rank) == 0) continue;
       blame.code = evidence.code;
       blame.reason = evidence.reason;
+      blame.finished_early = false;
       break;
     }
   }

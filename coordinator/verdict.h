@@ -16,6 +16,7 @@
 //   4. its stream broke without leave;
 //   5. its lease ended;
 //   6. it left with an error of its own, or without having finished.
+// A rank that can go no further but keeps its process (RankBroken) says as much as one that left.
 // Equal evidence goes to the rank that most others blame, then to what came first. A rank that left
 // blaming another is a victim: how its process ended does not count. If the blamed rank left with
 // an error of its own, that error is the reason.
@@ -59,11 +60,16 @@ class Verdict {
   // or its own.
   void RankLeft(int rank, absl::string_view host, const absl::Status& status,
                 std::optional<int> blamed_rank, absl::Time now);
+  // The rank has left its collectives and waits for the next generation: as RankLeft.
+  void RankBroken(int rank, absl::string_view host, const absl::Status& status,
+                  std::optional<int> blamed_rank, absl::Time now);
   void RankBroke(int rank, absl::string_view host, absl::Time now);
   void RankLeaseEnded(int rank, absl::string_view host, absl::Duration lease, absl::Time now);
   // The rank has left with OK: what happened to its process does not matter any more.
   void Done(int rank);
 
+  // Whether the rank has said that it is RankBroken.
+  bool IsBroken(int rank) const { return broken_.count(rank) != 0; }
   // Nobody: too early, or nothing (left) against anybody.
   std::optional<Blame> Decide(absl::Time now) const;
 
@@ -74,6 +80,7 @@ class Verdict {
     std::optional<int> rank;
     absl::StatusCode code;
     std::string reason;
+    bool finished_early = false;
   };
 
   void Add(Evidence evidence, absl::Time now);
@@ -84,6 +91,7 @@ class Verdict {
   std::vector<Evidence> evidence_;  // in order of arrival
   std::optional<absl::Time> first_;
   std::set<int> done_;
+  std::set<int> broken_;
   std::set<int> victims_;                   // ranks that left blaming another
   std::map<int, int> accusations_;          // by the rank that is blamed
   std::map<int, absl::Status> own_errors_;  // of ranks that left blaming nobody

@@ -2,13 +2,11 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -21,48 +19,16 @@
 #include "common/errors.h"
 #include "common/exit_code.h"
 #include "common/logging.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "common/unique_fd.h"
-#include "worker/attend_client.h"
 #include "worker/host_address.h"
+#include "worker/host_presence.h"
 #include "worker/host_workers.h"
 #include "worker/incarnation.h"
+#include "worker/steady_attendance.h"
+#include "worker/stream_events.h"
 
 namespace tessera {
 namespace {
-
-// What came over the stream: a message, or how it ended.
-using StreamEvent = std::variant<v1::AttendResponse, absl::Status>;
-
-// Brings events from gRPC's threads to a thread that polls.
-class StreamEvents {
- public:
-  StreamEvents() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-  // Readable when there are events.
-  int fd() const { return wake_.get(); }
-
-  void Push(StreamEvent event) {
-    {
-      MutexLock lock(mutex_);
-      events_.push_back(std::move(event));
-    }
-    eventfd_write(wake_.get(), 1);
-  }
-
-  std::deque<StreamEvent> TakeAll() {
-    eventfd_t ignored;
-    eventfd_read(wake_.get(), &ignored);
-    MutexLock lock(mutex_);
-    return std::exchange(events_, {});
-  }
-
- private:
-  const UniqueFd wake_;
-  Mutex mutex_;
-  std::deque<StreamEvent> events_ ABSL_GUARDED_BY(mutex_);
-};
 
 std::string HostNameOfMachine() {
   char name[256] = {};
@@ -98,8 +64,7 @@ class Agent::Impl {
 
  private:
   void Join() {
-    v1::AttendRequest request;
-    v1::JoinHost& join = *request.mutable_join_host();
+    v1::JoinHost join;
     join.set_host_name(options_.host_name);
     join.set_local_workers(options_.local_workers);
     join.set_job(options_.job);
@@ -110,10 +75,18 @@ class Agent::Impl {
     connect_by_ = Clock::Real()->Now() + options_.connect_timeout;
     LogInfo(absl::StrCat("joining the coordinator ", options_.coordinator, " with ",
                          options_.local_workers, " workers"));
-    attendance_ = AttendClient::Start(
-        {.coordinator = options_.coordinator, .wait_for_ready = true}, request,
-        {.on_response = [this](const v1::AttendResponse& response) { events_.Push(response); },
-         .on_done = [this](const absl::Status& status) { events_.Push(status); }});
+    presence_ = std::make_unique<HostPresence>(std::move(join));
+    attendance_ = std::make_unique<SteadyAttendance>(
+        AttendClient::Options{.coordinator = options_.coordinator, .wait_for_ready = true},
+        SteadyAttendance::Handlers{
+            .opening = [this](bool again) { return presence_->Opening(again); },
+            .on_response =
+                [this](const v1::AttendResponse& response) {
+                  events_.Push(response);
+                  return !response.has_end() || response.end().state() == v1::RECOVERING;
+                },
+            .on_away = [this](const absl::Status& status) { events_.Push(Away{status}); },
+            .on_done = [this](const absl::Status& status) { events_.Push(status); }});
   }
 
   bool IsOver() const {
@@ -129,7 +102,7 @@ class Agent::Impl {
     if (workers_ != nullptr) fds = workers_->PollFds();
     fds.push_back({events_.fd(), POLLIN, 0});
     if (options_.stop_fd >= 0) fds.push_back({options_.stop_fd, POLLIN, 0});
-    const absl::Time deadline = std::min({connect_by_, kill_by_, answer_by_});
+    const absl::Time deadline = std::min({connect_by_, away_by_, kill_by_, answer_by_});
     const int milliseconds =
         deadline == absl::InfiniteFuture() ? -1 : PollTimeout(deadline - Clock::Real()->Now());
     // An error, EINTR above all, is as good as a wake-up without cause.
@@ -141,10 +114,13 @@ class Agent::Impl {
       HandleStreamEnd(*status);
       return;
     }
+    if (const auto* away = std::get_if<Away>(&event); away != nullptr) {
+      HandleAbsence(away->status);
+      return;
+    }
     const v1::AttendResponse& response = std::get<v1::AttendResponse>(event);
     if (response.has_welcome()) {
-      connect_by_ = absl::InfiniteFuture();
-      LogInfo("joined");
+      HandleWelcome();
     } else if (response.has_form_host()) {
       Form(response.form_host());
     } else if (response.has_end() && response.end().state() == v1::RECOVERING) {
@@ -169,6 +145,30 @@ class Agent::Impl {
     kill_by_ = answer_by_ = absl::InfiniteFuture();
   }
 
+  void HandleWelcome() {
+    LogInfo(away() ? "joined again" : "joined");
+    connect_by_ = away_by_ = absl::InfiniteFuture();
+    AwaitAnswer();
+  }
+
+  // The workers compute on. What else there is waits until the coordinator is back.
+  void HandleAbsence(const absl::Status& why) {
+    if (away() || done_.has_value() || connect_by_ != absl::InfiniteFuture()) return;
+    LogInfo(absl::StrCat("the coordinator ", options_.coordinator, " is away (", why.message(),
+                         "); trying again for ",
+                         absl::FormatDuration(options_.coordinator_timeout)));
+    away_by_ = Clock::Real()->Now() + options_.coordinator_timeout;
+    answer_by_ = absl::InfiniteFuture();
+  }
+
+  bool away() const { return away_by_ != absl::InfiniteFuture(); }
+
+  // Once every worker has ended, for the coordinator's last word.
+  void AwaitAnswer() {
+    if (workers_ == nullptr || !workers_->all_ended() || recovering_ || away()) return;
+    answer_by_ = Clock::Real()->Now() + options_.coordinator_grace;
+  }
+
   void HandleStreamEnd(const absl::Status& status) {
     connect_by_ = absl::InfiniteFuture();
     done_ = status;
@@ -184,7 +184,7 @@ class Agent::Impl {
 
   void Form(const v1::FormHost& form) {
     // Nothing is started for a coordinator that asks twice, or too late.
-    if (end_.has_value() || stops_ > 0) return;
+    if (end_.has_value() || done_.has_value() || stops_ > 0) return;
     if (workers_ != nullptr && form.generation() <= workers_->generation() && !workers_->draft())
       return;
     const absl::Status formed = FormWorkers(form);
@@ -196,6 +196,7 @@ class Agent::Impl {
       if (workers_ != nullptr) Leave(formed);
       return;
     }
+    presence_->Serves(form);
     formed_ = true;
     recovering_ = false;
     ForgetGeneration();
@@ -263,11 +264,13 @@ class Agent::Impl {
       request.mutable_worker_exited()->set_rank(ended.rank);
       request.mutable_worker_exited()->set_exit_code(ended.status.code);
       request.mutable_worker_exited()->set_signal(ended.status.signal);
+      request.mutable_worker_exited()->set_generation(ended.generation);
+      presence_->Ended(request.worker_exited());
       attendance_->Send(request);
     }
     if (any_before && workers_->all_ended()) {
       kill_by_ = absl::InfiniteFuture();
-      if (!recovering_) answer_by_ = Clock::Real()->Now() + options_.coordinator_grace;
+      AwaitAnswer();
     }
   }
 
@@ -278,6 +281,11 @@ class Agent::Impl {
           absl::StrCat("the coordinator ", options_.coordinator, " did not answer within ",
                        absl::FormatDuration(options_.connect_timeout)));
       LogError(give_up_->message());
+    }
+    if (away_by_ <= now) {
+      away_by_ = absl::InfiniteFuture();
+      HandleStreamEnd(absl::UnavailableError(
+          absl::StrCat("not back for ", absl::FormatDuration(options_.coordinator_timeout))));
     }
     if (kill_by_ <= now) {
       kill_by_ = absl::InfiniteFuture();
@@ -313,7 +321,7 @@ class Agent::Impl {
                             " has not ended the job, this host leaves it"));
       Leave(blame_.has_value() ? absl::UnavailableError(what) : absl::OkStatus());
     }
-    attendance_->AwaitEnd(options_.leave_timeout);
+    attendance_->AwaitEnd(options_.leave_timeout, options_.leave_timeout);
     attendance_.reset();
   }
 
@@ -338,7 +346,8 @@ class Agent::Impl {
   std::unique_ptr<HostWorkers> workers_;  // null before FormHost
 
   absl::Time connect_by_ = absl::InfiniteFuture();  // the Welcome
-  absl::Time kill_by_ = absl::InfiniteFuture();     // the workers' end
+  absl::Time away_by_ = absl::InfiniteFuture();  // the coordinator's return; infinite: it is there
+  absl::Time kill_by_ = absl::InfiniteFuture();  // the workers' end
   absl::Time answer_by_ =
       absl::InfiniteFuture();  // the generation's end, once every worker has ended
 
@@ -351,8 +360,9 @@ class Agent::Impl {
   bool formed_ = false;
   bool recovering_ = false;  // since the coordinator's EndGeneration, until it forms anew
 
-  // Last: its handlers use events_.
-  std::unique_ptr<AttendClient> attendance_;
+  std::unique_ptr<HostPresence> presence_;  // from Join on
+  // Last: its handlers use the two above.
+  std::unique_ptr<SteadyAttendance> attendance_;
 };
 
 Agent::Agent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -60,6 +60,8 @@ class Agent {
 
     // How long to try to reach a coordinator that is not there yet.
     absl::Duration connect_timeout = absl::Seconds(30);
+    // How long it may be away after that. Workers compute on meanwhile, and are ended after it.
+    absl::Duration coordinator_timeout = absl::Minutes(5);
     // What workers have to end by themselves after the generation's end, or the coordinator's,
     // before they are killed.
     absl::Duration end_grace = absl::Seconds(2);

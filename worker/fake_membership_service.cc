@@ -36,10 +36,7 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
     }
 
     void OnReadDone(bool ok) override {
-      if (!ok) {
-        End(grpc::Status::OK);
-        return;
-      }
+      if (!ok) return End(grpc::Status::OK);
       if (request_.has_join_host() || request_.has_join_rank()) AnswerJoin();
       const bool leaves = request_.has_leave();
       service_->Record(request_);
@@ -116,10 +113,10 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
     std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   };
 
-  Impl() {
+  explicit Impl(const std::string& address) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     EXPECT_NE(server_, nullptr);
@@ -299,7 +296,8 @@ class FakeMembershipService::Impl : public v1::MembershipService::CallbackServic
       ABSL_GUARDED_BY(mutex_);
 };
 
-FakeMembershipService::FakeMembershipService() : impl_(std::make_unique<Impl>()) {}
+FakeMembershipService::FakeMembershipService(const std::string& address)
+    : impl_(std::make_unique<Impl>(address)) {}
 FakeMembershipService::~FakeMembershipService() { impl_->Kill(); }
 
 const std::string& FakeMembershipService::address() const { return impl_->address_; }

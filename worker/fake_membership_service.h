@@ -22,8 +22,8 @@ namespace tessera {
 
 class FakeMembershipService {
  public:
-  // Serves on a free port of loopback.
-  FakeMembershipService();
+  // Serves on a free port of loopback, or where an earlier one did that was killed.
+  explicit FakeMembershipService(const std::string& address = "127.0.0.1:0");
   ~FakeMembershipService();
 
   // HOST:PORT.

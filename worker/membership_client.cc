@@ -1,5 +1,6 @@
 #include "worker/membership_client.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <set>
@@ -15,11 +16,18 @@
 #include "common/status_macros.h"
 #include "grpcpp/client_context.h"
 #include "tessera/v1/membership_service.grpc.pb.h"
-#include "worker/attend_client.h"
 #include "worker/report_sender.h"
+#include "worker/steady_attendance.h"
 
 namespace tessera {
 namespace {
+
+// How long a rank whose work is done waits for a coordinator that is away. Its agent waits less
+// long, and ends it.
+constexpr absl::Duration kLongAbsence = absl::Minutes(10);
+// Between two attempts of a call.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
 class GrpcMembershipClient : public MembershipClient {
  public:
@@ -46,13 +54,19 @@ class GrpcMembershipClient : public MembershipClient {
       return absl::FailedPreconditionError("this client has joined a rank already");
     }
     on_end_ = std::move(on_end);
-    v1::AttendRequest request;
-    *request.mutable_join_rank() = join;
-    attendance_ = AttendClient::Start(
-        {.coordinator = coordinator_}, request,
-        {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
-         .on_done = [this](const absl::Status& status) { End(WhyGone(status)); },
-         .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); }});
+    SetState([&](v1::JoinRank& state) { state = join; });
+    attendance_ = std::make_unique<SteadyAttendance>(
+        AttendClient::Options{.coordinator = coordinator_},
+        SteadyAttendance::Handlers{
+            .opening = [this](bool again) { return Opening(again); },
+            .on_response =
+                [this](const v1::AttendResponse& response) {
+                  OnResponse(response);
+                  return !response.has_end();
+                },
+            .on_away = [this](const absl::Status& status) { OnAway(WhyGone(status)); },
+            .on_done = [this](const absl::Status& status) { End(WhyGone(status)); },
+            .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
   }
 
@@ -125,6 +139,11 @@ class GrpcMembershipClient : public MembershipClient {
     v1::AttendRequest request;
     request.mutable_rank_ready()->set_measured_bytes(measured_bytes);
     request.mutable_rank_ready()->set_step(step);
+    SetState([&](v1::JoinRank& state) {
+      state.set_ready(true);
+      state.set_step(step);
+      state.set_measured_bytes(measured_bytes);
+    });
     attendance_->Send(request);
     return Await(&GrpcMembershipClient::started_, timeout, "to start the job");
   }
@@ -139,6 +158,10 @@ class GrpcMembershipClient : public MembershipClient {
     v1::Heartbeat here;
     FillHeartbeat(here);
     if (here.has_position()) *broken.mutable_position() = here.position();
+    {
+      MutexLock lock(mutex_);
+      broken_ = request;
+    }
     attendance_->Send(request);
   }
 
@@ -152,18 +175,27 @@ class GrpcMembershipClient : public MembershipClient {
     changed_.NotifyAll();
   }
 
-  void ReportStats(v1::ReportStatsRequest report) override { reports_.Add(std::move(report)); }
+  void ReportStats(v1::ReportStatsRequest report) override {
+    SetState([&](v1::JoinRank& state) { state.set_step(report.step()); });
+    reports_.Add(std::move(report));
+  }
 
   void Leave(const absl::Status& status, std::optional<int> blamed_rank,
              absl::Duration timeout) override {
     if (attendance_ == nullptr) return;
-    const absl::Time deadline = Clock::Real()->Now() + timeout;
     {
       MutexLock lock(mutex_);
       leaving_ = true;
     }
+    // Who has done its work waits for a coordinator that is away, since it would be missed. Who has
+    // not is missed in any case, and its agent says more.
+    const absl::Duration away = status.ok() ? kLongAbsence : timeout;
+    const absl::Time give_up = Clock::Real()->Now() + away;
     // Half of the time, so that a coordinator that takes no reports may still take the Leave.
-    reports_.Flush(deadline - timeout / 2);
+    do {
+      attendance_->AwaitPresence(give_up - Clock::Real()->Now());
+    } while (!reports_.Flush(Clock::Real()->Now() + timeout / 2) &&
+             !attendance_->AwaitPresence(absl::ZeroDuration()) && Clock::Real()->Now() < give_up);
     if (!status.ok()) {
       v1::AttendRequest last;
       FillHeartbeat(*last.mutable_heartbeat());
@@ -174,7 +206,7 @@ class GrpcMembershipClient : public MembershipClient {
     leave.set_message(std::string(status.message()));
     if (blamed_rank.has_value()) leave.set_blamed_rank(*blamed_rank);
     attendance_->Leave(leave);
-    attendance_->AwaitEnd(deadline - Clock::Real()->Now());
+    attendance_->AwaitEnd(timeout / 2, give_up - Clock::Real()->Now());
   }
 
  private:
@@ -185,6 +217,27 @@ class GrpcMembershipClient : public MembershipClient {
       position = position_;
     }
     if (position != nullptr) *heartbeat.mutable_position() = position->Read();
+  }
+
+  // What the next stream is to say of this rank.
+  void SetState(absl::FunctionRef<void(v1::JoinRank&)> change) {
+    MutexLock lock(mutex_);
+    change(state_);
+  }
+
+  std::vector<v1::AttendRequest> Opening(bool again) {
+    MutexLock lock(mutex_);
+    v1::AttendRequest request;
+    *request.mutable_join_rank() = state_;
+    request.mutable_join_rank()->set_rejoin(again);
+    std::vector<v1::AttendRequest> opening = {request};
+    if (broken_.has_value()) opening.push_back(*broken_);
+    return opening;
+  }
+
+  void OnAway(const absl::Status& status) {
+    MutexLock lock(mutex_);
+    away_ = status;
   }
 
   void OnResponse(const v1::AttendResponse& response) {
@@ -199,6 +252,7 @@ class GrpcMembershipClient : public MembershipClient {
     if (response.has_drain()) resizing_ = response.drain().resize() && (resizing_ || !draining_);
     if (response.has_drain()) draining_ = true;
     MutexLock lock(mutex_);
+    if (response.has_welcome()) away_ = absl::OkStatus();
     welcomed_ = welcomed_ || response.has_welcome();
     started_ = started_ || response.has_start();
     changed_.NotifyAll();
@@ -233,9 +287,25 @@ class GrpcMembershipClient : public MembershipClient {
     if (tell) on_end_(status);
   }
 
-  // `method` of the coordinator, which an end of the stream or Interrupt cancels.
+  // `method` of the coordinator, which an end of the stream or Interrupt cancels. All of them may
+  // be repeated, and are until the deadline where the coordinator is away.
   absl::Status Call(absl::Time deadline, absl::string_view doing,
                     absl::FunctionRef<grpc::Status(grpc::ClientContext*)> method) {
+    for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+      const absl::Status status = CallOnce(deadline, method);
+      MutexLock lock(mutex_);
+      if (ended_.has_value()) return *ended_;
+      const absl::Time again = Clock::Real()->Now() + pause;
+      if (!absl::IsUnavailable(status) || again >= deadline) {
+        return Annotate(status, absl::StrCat(doing, " at the coordinator ", coordinator_));
+      }
+      while (!ended_.has_value() && Clock::Real()->Now() < again)
+        changed_.WaitFor(lock, again - Clock::Real()->Now());
+    }
+  }
+
+  absl::Status CallOnce(absl::Time deadline,
+                        absl::FunctionRef<grpc::Status(grpc::ClientContext*)> method) {
     grpc::ClientContext context;
     const auto left = absl::ToChronoNanoseconds(deadline - Clock::Real()->Now());
     context.set_deadline(std::chrono::system_clock::now() +
@@ -246,12 +316,9 @@ class GrpcMembershipClient : public MembershipClient {
       calls_.insert(&context);
     }
     const absl::Status status = FromGrpcStatus(method(&context));
-    {
-      MutexLock lock(mutex_);
-      calls_.erase(&context);
-      if (ended_.has_value()) return *ended_;
-    }
-    return Annotate(status, absl::StrCat(doing, " at the coordinator ", coordinator_));
+    MutexLock lock(mutex_);
+    calls_.erase(&context);
+    return status;
   }
 
   // Until `flag` is set, or the stream has ended or was interrupted.
@@ -263,6 +330,7 @@ class GrpcMembershipClient : public MembershipClient {
       if (ended_.has_value()) return *ended_;
       const absl::Duration left = deadline - Clock::Real()->Now();
       if (left <= absl::ZeroDuration()) {
+        if (!away_.ok()) return away_;
         return absl::DeadlineExceededError(absl::StrCat("the coordinator ", coordinator_,
                                                         " took longer than ",
                                                         absl::FormatDuration(timeout), " ", what));
@@ -283,6 +351,9 @@ class GrpcMembershipClient : public MembershipClient {
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::JoinRank state_ ABSL_GUARDED_BY(mutex_);                       // as the next stream says it
+  std::optional<v1::AttendRequest> broken_ ABSL_GUARDED_BY(mutex_);  // likewise
+  absl::Status away_ ABSL_GUARDED_BY(mutex_);  // the coordinator is, and why; OK: it is not
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const PositionPublisher> position_ ABSL_GUARDED_BY(mutex_);
@@ -290,7 +361,7 @@ class GrpcMembershipClient : public MembershipClient {
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;
   // Last: its handlers use all of the above until it is destroyed.
-  std::unique_ptr<AttendClient> attendance_;
+  std::unique_ptr<SteadyAttendance> attendance_;
 };
 
 }  // namespace

@@ -34,9 +34,10 @@ class MembershipClient {
   virtual void SetPosition(std::shared_ptr<const PositionPublisher> /*position*/) {}
   // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at
   // most once, from another thread, when the coordinator ends the generation (ABORTED,
-  // GENERATION_ENDED where the job recovers, else JOB_ENDED) or stays away for longer than the lease
-  // (UNAVAILABLE). Errors: as
-  // MembershipService.Attend; DEADLINE_EXCEEDED after `timeout`.
+  // GENERATION_ENDED where the job recovers, else JOB_ENDED) or refuses the rank. One that is away
+  // is waited for, however long: the rank joins again with the same incarnation. Errors: as
+  // MembershipService.Attend; after `timeout` UNAVAILABLE where the coordinator is not there,
+  // DEADLINE_EXCEEDED where it says nothing.
   virtual absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                                 std::function<void(const absl::Status&)> on_end) = 0;
   // Errors: as MembershipService.ListUnits; DEADLINE_EXCEEDED after `timeout`.
@@ -76,8 +77,8 @@ class MembershipClient {
   // deadline; while the coordinator is away newer samples replace older ones and progress is kept
   // (the last 1,000 lines).
   virtual void ReportStats(v1::ReportStatsRequest report) = 0;
-  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. The last
-  // call.
+  // Sends what is left of the reports and then Leave, waiting at most `timeout` in all. With OK a
+  // coordinator that is away is waited for besides. The last call.
   virtual void Leave(const absl::Status& status, std::optional<int> blamed_rank,
                      absl::Duration timeout) = 0;
 };

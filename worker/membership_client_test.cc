@@ -75,6 +75,7 @@ TEST_F(MembershipClientTest, JoinsTheRankAndStartsWhenEveryRankIsReady) {
   std::thread coordinator([this] {
     const auto ready = service_.AwaitRequest([](auto& r) { return r.has_rank_ready(); });
     EXPECT_EQ(ready.rank_ready().measured_bytes(), 8192);
+    EXPECT_EQ(ready.rank_ready().step(), 3);
     v1::AttendResponse start;
     start.mutable_start();
     service_.Send(start);
@@ -124,7 +125,7 @@ TEST_F(MembershipClientTest, ACoordinatorThatDoesNotAnswerIsDeadlineExceeded) {
 
 TEST_F(MembershipClientTest, ACoordinatorThatIsNotThereIsUnavailableAndNamed) {
   service_.Kill();
-  const absl::Status joined = Join();
+  const absl::Status joined = Join(absl::Seconds(1));
   EXPECT_EQ(joined.code(), absl::StatusCode::kUnavailable) << joined;
   EXPECT_NE(joined.message().find("the coordinator " + service_.address() + " is gone"),
             absl::string_view::npos)
@@ -139,7 +140,7 @@ TEST_F(MembershipClientTest, TheEndOfTheGenerationIsTold) {
   service_.Send(response);
   const absl::Status end = end_.get_future().get();
   EXPECT_EQ(end.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Reason(end), "GENERATION_ENDED");
+  EXPECT_EQ(Reason(end), "JOB_ENDED");
   EXPECT_EQ(end.message(), "the job is FAILED: rank 0 was killed by signal 9");
   // What comes after the end is of no interest, and every wait ends with it.
   service_.Kill();
@@ -147,14 +148,107 @@ TEST_F(MembershipClientTest, TheEndOfTheGenerationIsTold) {
   EXPECT_EQ(ends_, 1);
 }
 
-TEST_F(MembershipClientTest, ABrokenStreamIsTheCoordinatorsEnd) {
+TEST_F(MembershipClientTest, AGenerationThatEndsForAnotherIsToldAsThat) {
+  ASSERT_TRUE(Join().ok());
+  client_->Break(absl::DeadlineExceededError("waited 30s for unit h.1; missing: rank 2"), 2);
+  const v1::Broken broken =
+      service_.AwaitRequest([](auto& request) { return request.has_broken(); }).broken();
+  EXPECT_EQ(broken.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(broken.message(), "waited 30s for unit h.1; missing: rank 2");
+  EXPECT_EQ(broken.blamed_rank(), 2);
+  v1::AttendResponse response;
+  response.mutable_end()->set_state(v1::RECOVERING);
+  response.mutable_end()->set_reason("rank 2 is stuck");
+  service_.Send(response);
+  const absl::Status end = end_.get_future().get();
+  EXPECT_EQ(end.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Reason(end), "GENERATION_ENDED");
+  EXPECT_EQ(end.message(), "the job is RECOVERING: rank 2 is stuck");
+}
+
+TEST_F(MembershipClientTest, ADrainForGoodIsNoDrainToResize) {
+  ASSERT_TRUE(Join().ok());
+  v1::AttendResponse drain, end;
+  drain.mutable_drain()->set_resize(true);
+  service_.Send(drain);
+  drain.mutable_drain()->set_resize(false);
+  service_.Send(drain);
+  drain.mutable_drain()->set_resize(true);
+  service_.Send(drain);
+  end.mutable_end()->set_state(v1::CANCELLED);
+  service_.Send(end);
+  end_.get_future().wait();
+  EXPECT_TRUE(client_->Draining());
+  EXPECT_FALSE(client_->Resizing());
+}
+
+TEST_F(MembershipClientTest, JoinsTheNextCoordinatorAgainAndTellsWhereItIs) {
+  ASSERT_TRUE(Join().ok());
+  v1::AttendResponse start;
+  start.mutable_start();
+  service_.Send(start);
+  ASSERT_TRUE(client_->AwaitStart(8192, 0, kLong).ok());
+  client_->ReportStats(ReportOfStep(3));
+  service_.AwaitReports(1);
+  service_.Kill();
+  FakeMembershipService next(service_.address());
+  const v1::JoinRank join =
+      next.AwaitRequest([](auto& r) { return r.has_join_rank(); }).join_rank();
+  EXPECT_TRUE(join.rejoin());
+  EXPECT_TRUE(join.ready());
+  EXPECT_EQ(join.incarnation(), "abc");
+  EXPECT_EQ(join.generation(), 1);
+  EXPECT_EQ(join.rank(), 1);
+  EXPECT_EQ(join.step(), 3);
+  EXPECT_EQ(join.measured_bytes(), 8192);
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, ANextCoordinatorThatRefusesTheRankEndsIt) {
   ASSERT_TRUE(Join().ok());
   service_.Kill();
+  FakeMembershipService next(service_.address());
+  next.AwaitRequest([](auto& r) { return r.has_join_rank(); });
+  next.FinishStreams(absl::NotFoundError("there is no job job"));
   const absl::Status end = end_.get_future().get();
-  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
-  EXPECT_NE(end.message().find("the coordinator " + service_.address() + " is gone"),
-            absl::string_view::npos)
-      << end;
+  EXPECT_EQ(end.code(), absl::StatusCode::kNotFound) << end;
+}
+
+TEST_F(MembershipClientTest, ReportsAndLeaveWaitForTheNextCoordinator) {
+  ASSERT_TRUE(Join().ok());
+  service_.FailReports(absl::UnavailableError("not now"));
+  client_->ReportStats(ReportOfStep(5));
+  service_.AwaitReports(1);
+  service_.Kill();
+  std::thread leaving([this] { client_->Leave(absl::OkStatus(), std::nullopt, kLong); });
+  FakeMembershipService next(service_.address());
+  const v1::AttendRequest leave = next.AwaitRequest([](auto& r) { return r.has_leave(); });
+  EXPECT_EQ(leave.leave().code(), 0);
+  leaving.join();
+  EXPECT_EQ(next.AwaitReports(1).back().step(), 5);
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, WhoFailedDoesNotWaitForACoordinatorThatIsAway) {
+  ASSERT_TRUE(Join().ok());
+  service_.Kill();
+  client_->Leave(absl::InternalError("broken"), std::nullopt, absl::Milliseconds(50));
+  client_.reset();
+  EXPECT_EQ(ends_, 0);
+}
+
+TEST_F(MembershipClientTest, ACallIsMadeAgainAtTheNextCoordinator) {
+  ASSERT_TRUE(Join().ok());
+  service_.Kill();
+  std::thread caller([this] {
+    v1::PublishCommunicatorIdsRequest ids;
+    ids.set_group(4);
+    EXPECT_TRUE(client_->PublishCommunicatorIds(ids, kLong).ok());
+  });
+  FakeMembershipService next(service_.address());
+  caller.join();
+  ASSERT_EQ(next.publications().size(), 1u);
+  EXPECT_EQ(next.publications()[0].group(), 4);
 }
 
 TEST_F(MembershipClientTest, AStreamThatTheCoordinatorEndsKeepsItsCode) {
@@ -227,7 +321,7 @@ TEST_F(MembershipClientTest, AFetchEndsWithTheGenerationOrAnInterruption) {
   v1::AttendResponse response;
   response.mutable_end()->set_state(v1::FAILED);
   service_.Send(response);
-  EXPECT_EQ(Reason(first.get()), "GENERATION_ENDED");
+  EXPECT_EQ(Reason(first.get()), "JOB_ENDED");
 
   const auto other = CreateMembershipClient(service_.address());
   auto second = std::async(std::launch::async,

@@ -53,17 +53,19 @@ class ReportSender::Impl {
     SendNext();
   }
 
-  void Flush(absl::Time deadline) {
+  bool Flush(absl::Time deadline) {
     // Twice: the call that is under way may fail, and then nothing of the rest was tried.
     for (int attempt = 0; attempt < 2; ++attempt) {
       SendNext();
       MutexLock lock(mutex_);
       while (under_way_) {
         const absl::Duration left = deadline - Clock::Real()->Now();
-        if (left <= absl::ZeroDuration()) return;
+        if (left <= absl::ZeroDuration()) return false;
         changed_.WaitFor(lock, left);
       }
+      if (buffer_.empty()) return true;
     }
+    return false;
   }
 
  private:
@@ -87,6 +89,8 @@ class ReportSender::Impl {
     if (stopping_ || buffer_.empty()) return nullptr;
     call_ = std::make_unique<Call>();
     call_->request = buffer_.Take();
+    // A coordinator that is away is waited for.
+    call_->context.set_wait_for_ready(true);
     call_->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
     under_way_ = true;
     return call_.get();
@@ -138,6 +142,6 @@ ReportSender::ReportSender(std::shared_ptr<grpc::Channel> channel)
     : impl_(std::make_unique<Impl>(std::move(channel))) {}
 ReportSender::~ReportSender() = default;
 void ReportSender::Add(v1::ReportStatsRequest report) { impl_->Add(std::move(report)); }
-void ReportSender::Flush(absl::Time deadline) { impl_->Flush(deadline); }
+bool ReportSender::Flush(absl::Time deadline) { return impl_->Flush(deadline); }
 
 }  // namespace tessera

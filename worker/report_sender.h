@@ -27,8 +27,8 @@ class ReportSender {
 
   void Add(v1::ReportStatsRequest report);
   // Waits until all is sent, the coordinator has failed to take it, or `deadline` (of
-  // Clock::Real()->Now()) has passed.
-  void Flush(absl::Time deadline);
+  // Clock::Real()->Now()) has passed. True: all is sent.
+  bool Flush(absl::Time deadline);
 
  private:
   class Impl;

@@ -153,6 +153,23 @@ absl::Status AgreeOnPlan(const SessionParts& parts) {
   });
 }
 
+absl::Status SessionImpl::AgreeOnStart() {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> payloads,
+      parts_.collectives->Exchange(
+          absl::string_view(reinterpret_cast<const char*>(&state_.step), sizeof(state_.step)),
+          "every rank to say at which step it starts"));
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    int64_t step = 0;
+    std::memcpy(&step, payloads[i].data(), sizeof(step));
+    if (step == state_.step) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", i, " starts at step ", step, ", rank ", parts_.assignment.rank(),
+                     " at ", state_.step, "; do all hosts see the same checkpoint.dir?"));
+  }
+  return absl::OkStatus();
+}
+
 void SessionImpl::LeaveUnusedStep() {
   if (!in_step_ || !step_unused_) return;
   executor_->Sweep();

@@ -52,6 +52,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   app.add_option("--host_address", flags.agent.host_address,
                  "where the ranks of a job's other hosts find this host's, without a port [the "
                  "address that leads to the coordinator]");
+  std::string coordinator_timeout = absl::FormatDuration(flags.agent.coordinator_timeout);
+  app.add_option("--coordinator_timeout", coordinator_timeout,
+                 "how long the coordinator may be away before the workers are ended [5m]");
   app.add_option(
       "program", flags.agent.program,
       "-- PROGRAM ARGS: what to run as each rank of a job with the workload attached [the "
@@ -64,6 +67,11 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     flags.help = true;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), "; see --help"));
+  }
+  if (!absl::ParseDuration(coordinator_timeout, &flags.agent.coordinator_timeout) ||
+      flags.agent.coordinator_timeout < absl::ZeroDuration()) {
+    return InvalidField("--coordinator_timeout",
+                        absl::StrCat("\"", coordinator_timeout, "\" is no duration; give e.g. 5m"));
   }
   return flags;
 }

@@ -209,7 +209,9 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
   ++recovery.attempt;
   job.all_joined = false;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
+  const int had = job.lifecycle.proto().world_size();
   job.lifecycle.SetGeneration(generation, world_size);
+  if (had != world_size) NoteResizeLocked(job, had);
   SendFormLocked(job);
 }
 

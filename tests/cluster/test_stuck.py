@@ -46,8 +46,10 @@ def test_stopped_rank_is_named_with_unit_and_operation(sandbox, job):
         rf"ranks 0, 2 have waited (\d+\.\d)s in ({PLACE}) \(operation \d+\)", ended["reason"]
     )
     assert waited, ended["reason"]
-    assert re.search(r"; rank 1 (computes|waits|works|saves).* for \d+\.\ds, operation \d+, not heard of for",
-                     ended["reason"]), ended["reason"]
+    assert re.search(
+        r"; rank 1 (computes|waits|works|saves).* for \d+\.\ds, operation \d+, not heard of for",
+        ended["reason"],
+    ), ended["reason"]
     (incident,) = incidents_of(cluster)
     assert incident["kind"] == "STUCK"
     assert incident["number"] == "1"

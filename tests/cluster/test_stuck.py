@@ -135,7 +135,8 @@ def test_incidents_as_text(sandbox):
     cluster.await_failed(2)
     shown = sandbox.tessera("get", "incidents", "endless", f"--coordinator={cluster.address}")
     assert shown.code == 0, shown.transcript()
-    assert re.match(r"1 LOST at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, generation 1, step \d+", shown.out[0])
+    head = r"1 LOST at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, generation 1, step \d+"
+    assert re.match(head, shown.out[0])
     assert "rank 2" in shown.out[1] and "SIGKILL" in shown.out[1]
     assert "; as last heard it " in shown.out[1], shown.transcript()
     assert json.dumps(incidents_of(cluster))

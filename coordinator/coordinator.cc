@@ -19,8 +19,8 @@ void Coordinator::Tick() {
     std::vector<JobEntry*> jobs;
     for (const auto& [id, job] : live_) jobs.push_back(job);
     for (JobEntry* job : jobs) {
-      CheckStragglersLocked(*job);
       CheckAwayLocked(*job);
+      CheckStragglersLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
       RecoverLocked(*job);

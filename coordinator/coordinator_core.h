@@ -60,7 +60,11 @@ class CoordinatorCore : protected CoordinatorBase {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendFormToLocked(const JobEntry& job, int host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of FormHost that all hosts get; serialized later, before what is sent after this.
+  std::shared_ptr<const std::string> FormOfAllLocked(const JobEntry& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormToLocked(const JobEntry& job, int host, std::shared_ptr<const std::string> of_all)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_recovery.cc

@@ -179,29 +179,44 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   job.observer.BeginGeneration(job.planned, job.planned->world_size(),
                                ToDuration(job.spec->timeouts().heartbeat()));
   ChangedLocked(job);
+  const auto of_all = FormOfAllLocked(job);
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
-    SendFormToLocked(job, host);
+    SendFormToLocked(job, host, of_all);
 }
 
-void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host) {
+std::shared_ptr<const std::string> CoordinatorCore::FormOfAllLocked(const JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
-  const auto sink = sinks_.find(generation.hosts[host].id);
-  if (sink == sinks_.end()) return;
   std::vector<std::string> names;
   for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
   v1::FormHost of_job;
   of_job.set_run(job.run);
   of_job.set_attempt(job.recovery.attempt);
   of_job.set_recover(job.recovery.recovers);
+  // The spec with its model can be large and the hosts many, so it is serialized once.
+  auto of_all = std::make_shared<std::string>();
+  LaterLocked([of_all, planned = job.planned, spec = job.spec, number = generation.number,
+               names = std::move(names), of_job = std::move(of_job)] {
+    v1::FormHost form = planned->FormOfAll(*spec, number, names);
+    form.MergeFrom(of_job);
+    *of_all = form.SerializeAsString();
+  });
+  return of_all;
+}
+
+void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host,
+                                       std::shared_ptr<const std::string> of_all) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
+  std::vector<int> restart;
   for (const int rank : job.recovery.fresh) {
-    if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
+    if (job.recovery.recovers && generation.HostIndexOf(rank) == host) restart.push_back(rank);
   }
-  LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-               number = generation.number, host, names, of_job = std::move(of_job)] {
-    v1::AttendResponse message;
-    *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-    message.mutable_form_host()->MergeFrom(of_job);
-    sink->Send(std::move(message));
+  LaterLocked([sink = sink->second, planned = job.planned, number = generation.number, host,
+               of_all = std::move(of_all), restart = std::move(restart)] {
+    v1::FormHost own = planned->FormOfHost(number, host);
+    own.mutable_restart_ranks()->Add(restart.begin(), restart.end());
+    sink->SendForm(of_all, own);
   });
 }
 

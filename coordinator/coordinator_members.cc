@@ -129,7 +129,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& joi
 
 void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
-  if (generation.CountAtLeast(State::kJoined) < static_cast<int>(generation.ranks.size())) return;
+  if (!generation.AllAtLeast(State::kJoined)) return;
   job.all_joined = true;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
   for (absl::Time& built : job.built) {
@@ -244,7 +244,7 @@ void CoordinatorCore::RankReadyLocked(const RankId& rank, const v1::RankReady& r
   }
   members_.SetState(rank, State::kReady);
   members_.SetMeasuredBytes(rank, ready.measured_bytes());
-  if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
+  if (!generation->AllAtLeast(State::kReady)) return;
   BeginLocked(*job, ready.step());
 }
 
@@ -280,7 +280,7 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
     return;
   }
   job->verdict.Done(rank.rank);
-  if (generation->CountAtLeast(State::kDone) < world_size) return;
+  if (!generation->AllAtLeast(State::kDone)) return;
   AllDoneLocked(*job);
 }
 

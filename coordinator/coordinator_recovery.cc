@@ -228,7 +228,8 @@ void CoordinatorCore::BeginLocked(JobEntry& job, int64_t step) {
   job.recovery.back_off.Began(step);
   job.rate = StepRate();
   job.rate.Add(step, options_.clock->Now());
-  NoteOutcomeLocked(job, absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
+  NoteOutcomeLocked(job,
+                    absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
   v1::AttendResponse message;
   message.mutable_start();
   const std::vector<RankMember>& ranks =

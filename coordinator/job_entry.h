@@ -88,7 +88,6 @@ struct JobEntry {
   StepRate rate;
   int64_t progress_step = 0;  // of the last line; a report that was sent again brings no new one
   std::optional<StatsStore> stats;  // of the present generation
-  JobObserver observer;
 
   // What the state store has of it (coordinator_keep.cc).
   struct Kept {
@@ -102,6 +101,7 @@ struct JobEntry {
   std::optional<v1::JobStats> last_stats;
   // Members of an earlier process's that have not come back by then are lost. Steady time.
   absl::Time rejoin_by = absl::InfiniteFuture();
+  JobObserver observer;
 };
 
 }  // namespace tessera

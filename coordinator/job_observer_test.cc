@@ -76,7 +76,8 @@ class JobObserverTest : public ::testing::Test {
 TEST_F(JobObserverTest, ExplainsAStoppedRankWhoseLeaseEnded) {
   Stop(absl::Seconds(5));
   Blame blame{absl::StatusCode::kUnavailable, "rank 1 on host node-0 is lost: not heard of for 5s",
-              1, /*lease_ended=*/true};
+              1};
+  blame.lease_ended = true;
   const v1::Incident incident = observer_.Explain(blame, "node-0", kStart + absl::Seconds(5));
   EXPECT_EQ(blame.reason,
             "rank 1 on host node-0 is lost: not heard of for 5s; rank 1 computes on unit h.0 "

@@ -108,6 +108,8 @@ class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
 grpc::ServerUnaryReactor* JobService::CreateJob(grpc::CallbackServerContext* context,
                                                 const v1::CreateJobRequest* request,
                                                 v1::CreateJobResponse* response) {
+  const absl::Status status = roots_.CheckJob(request->spec());
+  if (!status.ok()) return Reply(context, status);
   return Reply(context, coordinator_->CreateJob(*request), response->mutable_job());
 }
 

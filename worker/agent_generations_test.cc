@@ -42,7 +42,7 @@ class AgentGenerationsTest : public testing::Test {
     EXPECT_TRUE(memory.ok()) << memory.status();
     relay_ = std::make_shared<EndRelay>(nullptr);
     generations_ = std::make_unique<AgentGenerations>(AgentGenerations::Options{
-        .memory = *memory, .relay = relay_, .planned = {}, .context = {&faults_, nullptr, 0}});
+        .memory = *memory, .relay = relay_, .planned = {}, .context = {.faults = &faults_}});
   }
 
   static UniqueFd File() { return UniqueFd(dup(MemoryFile::Create("test", 2 * kPageBytes)->fd())); }

@@ -47,7 +47,8 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank,
   if (!absl::SimpleAtoi(fields["rank"], &wanted_rank) || point.empty() ||
       (action != "kill" && action != "stop" && action != "leak" && action != "spoil")) {
     return absl::InvalidArgumentError(
-        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N][,generation=N]");
+        "TESSERA_TEST_FAULT needs "
+        "rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N][,generation=N]");
   }
   std::optional<int64_t> only_step;
   if (fields.count("step") > 0) {

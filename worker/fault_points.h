@@ -33,8 +33,8 @@ class FaultPoints {
   // No faults.
   FaultPoints() = default;
   explicit FaultPoints(Hook hook) : hook_(std::move(hook)) {}
-  // From TESSERA_TEST_FAULT's text, for one rank's process of that generation; "" gives no faults. INVALID_ARGUMENT: the text is
-  // malformed.
+  // From TESSERA_TEST_FAULT's text, for one rank's process of that generation; "" gives no faults.
+  // INVALID_ARGUMENT: the text is malformed.
   static absl::StatusOr<FaultPoints> Parse(absl::string_view text, int rank,
                                            int64_t generation = 1);
 

@@ -64,9 +64,9 @@ class GrpcMembershipClient : public MembershipClient {
                   OnResponse(response);
                   return !response.has_end();
                 },
+            .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); },
             .on_away = [this](const absl::Status& status) { OnAway(WhyGone(status)); },
-            .on_done = [this](const absl::Status& status) { End(WhyGone(status)); },
-            .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); }});
+            .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
   }
 
@@ -210,15 +210,6 @@ class GrpcMembershipClient : public MembershipClient {
   }
 
  private:
-  void FillHeartbeat(v1::Heartbeat& heartbeat) {
-    std::shared_ptr<const PositionPublisher> position;
-    {
-      MutexLock lock(mutex_);
-      position = position_;
-    }
-    if (position != nullptr) *heartbeat.mutable_position() = position->Read();
-  }
-
   // What the next stream is to say of this rank.
   void SetState(absl::FunctionRef<void(v1::JoinRank&)> change) {
     MutexLock lock(mutex_);
@@ -238,6 +229,15 @@ class GrpcMembershipClient : public MembershipClient {
   void OnAway(const absl::Status& status) {
     MutexLock lock(mutex_);
     away_ = status;
+  }
+
+  void FillHeartbeat(v1::Heartbeat& heartbeat) {
+    std::shared_ptr<const PositionPublisher> position;
+    {
+      MutexLock lock(mutex_);
+      position = position_;
+    }
+    if (position != nullptr) *heartbeat.mutable_position() = position->Read();
   }
 
   void OnResponse(const v1::AttendResponse& response) {

@@ -205,6 +205,7 @@ absl::Status TakeNext(const absl::Status& why, std::shared_ptr<HostMemory>& memo
   TESSERA_ASSIGN_OR_RETURN(memory, memory->Next(std::move(handoff)));
   relay = std::make_shared<EndRelay>(relay->on_end());
   parts.membership = CreateMembershipClient(memory->hello.coordinator());
+  parts.membership->SetPosition(parts.position);
   parts.assignment = memory->hello.assignment();
   return absl::OkStatus();
 }
@@ -219,7 +220,8 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
   if (status.ok()) status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
   while (parts.recover && IsPassedOver(status)) {
     status = TakeNext(status, memory, rank.relay, parts);
-    if (status.ok()) status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
+    if (!status.ok()) break;
+    status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
   }
   if (!status.ok()) {
     rank.relay->Connect(nullptr).IgnoreError();

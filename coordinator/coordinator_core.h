@@ -144,8 +144,6 @@ class CoordinatorCore : protected CoordinatorBase {
   // What followed the last loss, if its incident does not say so yet.
   void NoteOutcomeLocked(JobEntry& job, const std::string& what)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The job has another world size than `had` from now on.
-  void NoteResizeLocked(JobEntry& job, int had) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckStragglersLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellIncidentLocked(JobEntry& job, const v1::Incident& incident)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -71,13 +71,6 @@ TEST_F(CoordinatorGrowthTest, AHostThatJoinsARunningJobEnlargesItAtAStepBoundary
   EXPECT_EQ(Get("gpt").reason(), "goes on after step 31 with 4 workers instead of 2");
   EXPECT_EQ(Get("gpt").recoveries(), 0);
   EXPECT_EQ(Get("gpt").world_size(), 4);
-  v1::ListIncidentsRequest incidents;
-  incidents.set_job("gpt");
-  const auto listed = coordinator_.ListIncidents(incidents);
-  ASSERT_TRUE(listed.ok()) << listed.status();
-  ASSERT_EQ(listed->incidents_size(), 1);
-  EXPECT_EQ(listed->incidents(0).kind(), v1::Incident::RESIZED);
-  EXPECT_EQ(listed->incidents(0).message(), "the job has 4 workers from generation 2 on; it had 2");
   EXPECT_EQ(agent_.sink->form->generation(), 2);
   EXPECT_EQ(agent_.sink->form->host(), 0);
   EXPECT_EQ(b.sink->form->host(), 1);
@@ -88,6 +81,10 @@ TEST_F(CoordinatorGrowthTest, AHostThatJoinsARunningJobEnlargesItAtAStepBoundary
   }
   Run(2, 4, 31);
   EXPECT_EQ(Get("gpt").step(), 31);
+  ASSERT_EQ(IncidentsOf("gpt").size(), 1u);
+  EXPECT_EQ(IncidentsOf("gpt")[0].kind(), v1::Incident::RESIZED);
+  EXPECT_EQ(IncidentsOf("gpt")[0].message(),
+            "the job goes on after step 31 with 4 workers instead of 2");
   for (const Member& rank : ranks_) {
     EXPECT_EQ(rank.sink->drains, 0);
     Leave(rank);

@@ -75,15 +75,6 @@ void CoordinatorCore::NoteOutcomeLocked(JobEntry& job, const std::string& what) 
   if (ended.has_value()) TellIncidentLocked(job, *ended);
 }
 
-void CoordinatorCore::NoteResizeLocked(JobEntry& job, int had) {
-  v1::Incident incident;
-  incident.set_kind(v1::Incident::RESIZED);
-  incident.set_message(absl::StrCat("the job has ", job.lifecycle.proto().world_size(),
-                                    " workers from generation ", job.lifecycle.proto().generation(),
-                                    " on; it had ", had));
-  NoteLocked(job, std::move(incident));
-}
-
 void CoordinatorCore::CheckStragglersLocked(JobEntry& job) {
   const Generation* generation = members_.FindGeneration(job.lifecycle.proto().name());
   if (generation == nullptr || !generation->live) return;

@@ -178,13 +178,13 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
                       job.spec->device() != "cuda";
   if (!recovery.recovers) recovery.in_place = false;
   const int world_size = planned->world_size();
+  std::string resized;
   if (world_size != job.planned->world_size()) {
-    const std::string change =
-        absl::StrCat(" with ", world_size, " workers instead of ", job.planned->world_size());
     const v1::Job& now = job.lifecycle.proto();
-    job.lifecycle.SetReason(recovery.growing
-                                ? absl::StrCat("goes on after step ", now.step(), change)
-                                : absl::StrCat(now.reason(), "; goes on", change));
+    resized =
+        absl::StrCat("goes on", recovery.growing ? absl::StrCat(" after step ", now.step()) : "",
+                     " with ", world_size, " workers instead of ", job.planned->world_size());
+    job.lifecycle.SetReason(recovery.growing ? resized : absl::StrCat(now.reason(), "; ", resized));
   }
   job.planned = std::move(planned);
   const int64_t generation =
@@ -209,9 +209,13 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
   ++recovery.attempt;
   job.all_joined = false;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
-  const int had = job.lifecycle.proto().world_size();
   job.lifecycle.SetGeneration(generation, world_size);
-  if (had != world_size) NoteResizeLocked(job, had);
+  if (!resized.empty()) {
+    v1::Incident incident;
+    incident.set_kind(v1::Incident::RESIZED);
+    incident.set_message(absl::StrCat("the job ", resized));
+    NoteLocked(job, std::move(incident));
+  }
   SendFormLocked(job);
 }
 
@@ -228,8 +232,7 @@ void CoordinatorCore::BeginLocked(JobEntry& job, int64_t step) {
   job.recovery.back_off.Began(step);
   job.rate = StepRate();
   job.rate.Add(step, options_.clock->Now());
-  NoteOutcomeLocked(job,
-                    absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
+  NoteOutcomeLocked(job, absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
   v1::AttendResponse message;
   message.mutable_start();
   const std::vector<RankMember>& ranks =

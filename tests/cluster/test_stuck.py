@@ -91,7 +91,8 @@ def test_job_goes_on_without_the_stopped_process(sandbox):
     assert await_end(victim, PROMISE), "the stopped process is still there"
     (incident,) = incidents_of(cluster)
     assert incident["ranks"] == [1]
-    assert re.search(rf"ranks 0, 2 have waited \d+\.\ds in ({PLACE})", incident["message"]), incident
+    waited = rf"ranks 0, 2 have waited \d+\.\ds in ({PLACE})"
+    assert re.search(waited, incident["message"]), incident
     job = cluster.get("job")
     assert job["state"] == "RUNNING" and job["generation"] == 2 and job["recoveries"] == 1
 

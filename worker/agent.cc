@@ -264,6 +264,7 @@ class Agent::Impl {
       request.mutable_worker_exited()->set_rank(ended.rank);
       request.mutable_worker_exited()->set_exit_code(ended.status.code);
       request.mutable_worker_exited()->set_signal(ended.status.signal);
+      request.mutable_worker_exited()->set_generation(ended.generation);
       presence_->Ended(request.worker_exited());
       attendance_->Send(request);
     }

@@ -104,6 +104,44 @@ TEST(AgentSocketTest, TheSocketHangsUpWhenTheAgentDies) {
   EXPECT_NE(state.revents & POLLHUP, 0);
 }
 
+TEST(AgentSocketTest, FurtherHandoffsBringTheControlFileAlone) {
+  SocketPair pair;
+  Descriptors first(kHandoffFiles + 2), second(1 + 2), third(1 + 2);
+  HandoffSender sender(pair.agent.get(), HelloFor(2), first.fds);
+  ASSERT_TRUE(SendAll(sender, pair.agent.get()).ok());
+  // Both before either is read.
+  for (Descriptors* descriptors : {&second, &third}) {
+    v1::AgentHello hello = HelloFor(2);
+    hello.set_recover(true);
+    hello.mutable_assignment()->set_generation(descriptors == &second ? 2 : 3);
+    HandoffSender further(pair.agent.get(), hello, descriptors->fds);
+    ASSERT_TRUE(SendAll(further, pair.agent.get()).ok());
+  }
+  absl::StatusOr<AgentHandoff> handoff = ReceiveHandoff(std::move(pair.worker), absl::Seconds(60));
+  ASSERT_TRUE(handoff.ok()) << handoff.status();
+  for (const int64_t generation : {2, 3}) {
+    const absl::StatusOr<AgentHandoff> further =
+        ReceiveFurtherHandoff(handoff->agent_socket.get(), absl::Seconds(60));
+    ASSERT_TRUE(further.ok()) << further.status();
+    EXPECT_EQ(further->hello.assignment().generation(), generation);
+    ASSERT_EQ(further->files.size(), 4u);
+    EXPECT_EQ(LengthOf(further->file(HandoffFile::kControl)), 4096);
+    EXPECT_FALSE(further->files[static_cast<int>(HandoffFile::kRank)].valid());
+    ASSERT_EQ(further->peer_pidfds.size(), 2u);
+    EXPECT_EQ(LengthOf(further->peer_pidfds[1].get()), 3 * 4096);
+    EXPECT_FALSE(further->agent_socket.valid());
+  }
+}
+
+TEST(AgentSocketTest, AFirstHandoffIsNoFurtherOne) {
+  SocketPair pair;
+  Descriptors descriptors(kHandoffFiles + 1);
+  HandoffSender sender(pair.agent.get(), HelloFor(1), descriptors.fds);
+  ASSERT_TRUE(SendAll(sender, pair.agent.get()).ok());
+  EXPECT_EQ(ReceiveFurtherHandoff(pair.worker.get(), absl::Seconds(60)).status().code(),
+            absl::StatusCode::kInternal);
+}
+
 TEST(AgentSocketTest, AMessageLargerThanTheSocketArrivesInParts) {
   SocketPair pair;
   v1::AgentHello hello = HelloFor(1);

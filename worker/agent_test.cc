@@ -1,9 +1,11 @@
 #include "worker/agent.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,8 +135,23 @@ class AgentTest : public testing::Test {
               static_cast<ssize_t>(sizeof(signal)));
   }
 
+  // A pipe with a name, for ranks to say that they are there.
+  std::string Fifo() {
+    fifo_path_ = testing::TempDir() + "/agent_test_fifo_" + std::to_string(getpid());
+    unlink(fifo_path_.c_str());
+    EXPECT_EQ(mkfifo(fifo_path_.c_str(), 0600), 0);
+    fifo_.Reset(open(fifo_path_.c_str(), O_RDWR | O_CLOEXEC));
+    return fifo_path_;
+  }
+
+  void AwaitRanks(int count) {
+    for (char byte = 0; count > 0; --count) ASSERT_EQ(read(fifo_.get(), &byte, 1), 1);
+    unlink(fifo_path_.c_str());
+  }
+
   // The agent's exit code, after a look that it left nothing behind.
   int Result() {
+    fifo_.Reset();
     const int code = result_.get();
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
@@ -144,6 +161,8 @@ class AgentTest : public testing::Test {
 
   FakeMembershipService service_;
   UniqueFd stop_read_, stop_write_;
+  UniqueFd fifo_;
+  std::string fifo_path_;
   std::future<int> result_;
 };
 
@@ -272,6 +291,98 @@ TEST_F(AgentTest, EndsItsWorkersWhenTheCoordinatorIsGoneForGood) {
   service_.AwaitRequests(1, IsExit);
   service_.Kill();
   EXPECT_EQ(Result(), Agent::kUnavailable);
+}
+
+// Generation 2 of a job that can go on.
+v1::AttendResponse RecoverOf(int ranks) {
+  v1::AttendResponse response = FormOf(ranks);
+  v1::FormHost& form = *response.mutable_form_host();
+  form.set_generation(2);
+  form.set_recover(true);
+  form.set_run("run");
+  form.set_attempt(2);
+  for (v1::Assignment& assignment : *form.mutable_assignments()) assignment.set_generation(2);
+  return response;
+}
+
+v1::AttendResponse FirstOf(int ranks) {
+  v1::AttendResponse response = FormOf(ranks);
+  response.mutable_form_host()->mutable_spec()->set_max_recoveries(3);
+  for (v1::Assignment& assignment : *response.mutable_form_host()->mutable_assignments())
+    assignment.set_generation(1);
+  return response;
+}
+
+TEST_F(AgentTest, StartsALostRankAgainOverItsFileAndTellsTheOthers) {
+  Agent::Options options = Options({"survive", "die", Fifo()});
+  options.failure_grace = absl::ZeroDuration();  // not for a job that can recover
+  Start(options);
+  service_.AwaitRequest(IsJoin);
+  service_.Send(FirstOf(2));
+  AwaitRanks(2);
+  const v1::WorkerExited lost = service_.AwaitRequest(IsExit).worker_exited();
+  EXPECT_EQ(lost.rank(), 1);
+  EXPECT_EQ(lost.signal(), 9);
+  EXPECT_EQ(lost.generation(), 1);
+  service_.Send(EndOf(v1::RECOVERING));
+  service_.Send(RecoverOf(2));
+  const std::vector<v1::AttendRequest> exits = service_.AwaitRequests(3, IsExit);
+  for (size_t i = 1; i < exits.size(); ++i) {
+    EXPECT_EQ(exits[i].worker_exited().exit_code(), 0) << exits[i].worker_exited().rank();
+    EXPECT_EQ(exits[i].worker_exited().generation(), 2);
+  }
+  service_.Send(EndOf(v1::SUCCEEDED));
+  EXPECT_EQ(Result(), Agent::kOk);  // what was lost on the way is no failure
+}
+
+TEST_F(AgentTest, RestartsARankThatIsStuck) {
+  Start(Options({"survive", "hang", Fifo()}));
+  service_.AwaitRequest(IsJoin);
+  service_.Send(FirstOf(2));
+  AwaitRanks(2);
+  service_.Send(EndOf(v1::RECOVERING));
+  v1::AttendResponse form = RecoverOf(2);
+  form.mutable_form_host()->add_restart_ranks(1);
+  service_.Send(form);
+  for (const v1::AttendRequest& exit : service_.AwaitRequests(2, IsExit)) {
+    EXPECT_EQ(exit.worker_exited().generation(), 2);
+    EXPECT_EQ(exit.worker_exited().exit_code(), 0) << exit.worker_exited().rank();
+  }
+  service_.Send(EndOf(v1::SUCCEEDED));
+  EXPECT_EQ(Result(), Agent::kOk);
+}
+
+TEST_F(AgentTest, FormsAnewWithoutWhatWasThere) {
+  Start(Options({"fresh", "fresh", Fifo()}));
+  service_.AwaitRequest(IsJoin);
+  service_.Send(FirstOf(2));
+  AwaitRanks(2);
+  service_.Send(EndOf(v1::RECOVERING));
+  v1::AttendResponse form = RecoverOf(2);
+  form.mutable_form_host()->set_recover(false);
+  service_.Send(form);
+  for (const v1::AttendRequest& exit : service_.AwaitRequests(2, IsExit)) {
+    EXPECT_EQ(exit.worker_exited().exit_code(), 0) << exit.worker_exited().rank();
+    EXPECT_EQ(exit.worker_exited().generation(), 2);
+  }
+  service_.Send(EndOf(v1::SUCCEEDED));
+  EXPECT_EQ(Result(), Agent::kOk);
+}
+
+TEST_F(AgentTest, AnotherLayoutThanTheFilesHaveIsRefused) {
+  Start(Options({"survive", "die", Fifo()}));
+  service_.AwaitRequest(IsJoin);
+  service_.Send(FirstOf(2));
+  AwaitRanks(2);
+  service_.AwaitRequest(IsExit);
+  service_.Send(EndOf(v1::RECOVERING));
+  v1::AttendResponse form = RecoverOf(2);
+  form.mutable_form_host()->mutable_rank_forecasts(1)->set_mapped_bytes(4096 * 9);
+  service_.Send(form);
+  const v1::Leave leave = service_.AwaitRequest(IsLeave).leave();
+  EXPECT_EQ(leave.code(), static_cast<int>(absl::StatusCode::kInternal));
+  EXPECT_NE(leave.message().find("another layout"), std::string::npos) << leave.message();
+  EXPECT_EQ(Result(), Agent::kFailed);
 }
 
 TEST_F(AgentTest, AStopSaysWhyBeforeItEndsTheWorkers) {

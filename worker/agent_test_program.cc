@@ -63,6 +63,44 @@ int Check(const AgentHandoff& handoff, const std::set<int>& open_at_start) {
   return 0;
 }
 
+// A byte of one of the files: what it was before it is set to `value`.
+int Exchange(const AgentHandoff& handoff, HandoffFile which, char value) {
+  char before = 0;
+  if (pread(handoff.file(which), &before, 1, 0) != 1) return -1;
+  if (pwrite(handoff.file(which), &value, 1, 0) != 1) return -1;
+  return before;
+}
+
+// One of a job that goes on in generation 2. 0, or what is wrong. `told`: a pipe for a byte of each
+// rank of generation 1.
+//   survive: lives in both.   die: kills itself in the first.   hang: does nothing in the first.
+//   fresh:   lives in the first, and is to find nothing of it in the second.
+int Recover(const std::string& action, AgentHandoff& handoff, const char* told) {
+  const v1::AgentHello first = handoff.hello;
+  if (first.assignment().generation() == 1) Exchange(handoff, HandoffFile::kControl, 42);
+  const int rank_before = Exchange(handoff, HandoffFile::kRank, 42);
+  const int unsharded_before = Exchange(handoff, HandoffFile::kUnsharded, 42);
+  if (first.assignment().generation() == 1) {
+    if (first.recover() || rank_before != 0) return 61;
+    // The test waits for it.
+    const UniqueFd fifo(open(told, O_WRONLY));
+    if (write(fifo.get(), "x", 1) != 1) return 70;
+    if (action == "die") kill(getpid(), SIGKILL);
+    if (action != "survive") pause();
+    const absl::StatusOr<AgentHandoff> further =
+        ReceiveFurtherHandoff(handoff.agent_socket.get(), absl::Minutes(1));
+    if (!further.ok()) return 62;
+    const v1::AgentHello& hello = further->hello;
+    if (hello.assignment().generation() != 2 || !hello.recover()) return 63;
+    if (hello.incarnation() != first.incarnation() || hello.run() != "run") return 64;
+    if (further->peer_pidfds.size() != 2 || further->files.size() != 4) return 65;
+    return Exchange(*further, HandoffFile::kControl, 1) == 0 ? 0 : 66;
+  }
+  if (action == "fresh") return rank_before == 0 && !first.recover() ? 0 : 67;
+  if (!first.recover() || first.attempt() != 2) return 68;
+  return rank_before == 42 && unsharded_before == 42 ? 0 : 69;
+}
+
 int Main(int argc, char** argv) {
   const std::set<int> open_at_start = OpenDescriptors();
   const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
@@ -84,6 +122,8 @@ int Main(int argc, char** argv) {
   if (action.starts_with("exit:")) return number;
   if (action.starts_with("kill:")) kill(getpid(), number);
   if (action == "check") return Check(*handoff, open_at_start);
+  if (action == "survive" || action == "die" || action == "hang" || action == "fresh")
+    return Recover(action, *handoff, argv[argc - 1]);
   // "wait": until it is ended. "stubborn": not by SIGTERM.
   if (action == "stubborn") signal(SIGTERM, SIG_IGN);
   pollfd agent = {handoff->agent_socket.get(), POLLIN, 0};

@@ -174,8 +174,11 @@ std::vector<HostWorkers::Ended> HostWorkers::Advance() {
     const pid_t pid = rank.process->pid();
     if (const std::optional<ExitStatus> status = rank.process->TryReap(); status.has_value()) {
       rank.ended = true;
-      ended.push_back(
-          {.rank = rank.rank, .pid = pid, .status = *status, .told_to = rank.told_to_end});
+      ended.push_back({.rank = rank.rank,
+                       .pid = pid,
+                       .status = *status,
+                       .generation = form_.generation(),
+                       .told_to = rank.told_to_end});
     }
   }
   std::stable_partition(ended.begin(), ended.end(),

@@ -42,6 +42,7 @@ class HostWorkers {
     int rank = 0;
     pid_t pid = 0;
     ExitStatus status;
+    int64_t generation = 0;  // the newest that it was given
     // The agent had sent it a signal before.
     bool told_to = false;
   };

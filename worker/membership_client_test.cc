@@ -75,6 +75,7 @@ TEST_F(MembershipClientTest, JoinsTheRankAndStartsWhenEveryRankIsReady) {
   std::thread coordinator([this] {
     const auto ready = service_.AwaitRequest([](auto& r) { return r.has_rank_ready(); });
     EXPECT_EQ(ready.rank_ready().measured_bytes(), 8192);
+    EXPECT_EQ(ready.rank_ready().step(), 3);
     v1::AttendResponse start;
     start.mutable_start();
     service_.Send(start);
@@ -139,12 +140,46 @@ TEST_F(MembershipClientTest, TheEndOfTheGenerationIsTold) {
   service_.Send(response);
   const absl::Status end = end_.get_future().get();
   EXPECT_EQ(end.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Reason(end), "GENERATION_ENDED");
+  EXPECT_EQ(Reason(end), "JOB_ENDED");
   EXPECT_EQ(end.message(), "the job is FAILED: rank 0 was killed by signal 9");
   // What comes after the end is of no interest, and every wait ends with it.
   service_.Kill();
   EXPECT_EQ(client_->AwaitStart(1, 0, kLong).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ends_, 1);
+}
+
+TEST_F(MembershipClientTest, AGenerationThatEndsForAnotherIsToldAsThat) {
+  ASSERT_TRUE(Join().ok());
+  client_->Break(absl::DeadlineExceededError("waited 30s for unit h.1; missing: rank 2"), 2);
+  const v1::Broken broken =
+      service_.AwaitRequest([](auto& request) { return request.has_broken(); }).broken();
+  EXPECT_EQ(broken.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(broken.message(), "waited 30s for unit h.1; missing: rank 2");
+  EXPECT_EQ(broken.blamed_rank(), 2);
+  v1::AttendResponse response;
+  response.mutable_end()->set_state(v1::RECOVERING);
+  response.mutable_end()->set_reason("rank 2 is stuck");
+  service_.Send(response);
+  const absl::Status end = end_.get_future().get();
+  EXPECT_EQ(end.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Reason(end), "GENERATION_ENDED");
+  EXPECT_EQ(end.message(), "the job is RECOVERING: rank 2 is stuck");
+}
+
+TEST_F(MembershipClientTest, ADrainForGoodIsNoDrainToResize) {
+  ASSERT_TRUE(Join().ok());
+  v1::AttendResponse drain, end;
+  drain.mutable_drain()->set_resize(true);
+  service_.Send(drain);
+  drain.mutable_drain()->set_resize(false);
+  service_.Send(drain);
+  drain.mutable_drain()->set_resize(true);
+  service_.Send(drain);
+  end.mutable_end()->set_state(v1::CANCELLED);
+  service_.Send(end);
+  end_.get_future().wait();
+  EXPECT_TRUE(client_->Draining());
+  EXPECT_FALSE(client_->Resizing());
 }
 
 TEST_F(MembershipClientTest, JoinsTheNextCoordinatorAgainAndTellsWhereItIs) {
@@ -286,7 +321,7 @@ TEST_F(MembershipClientTest, AFetchEndsWithTheGenerationOrAnInterruption) {
   v1::AttendResponse response;
   response.mutable_end()->set_state(v1::FAILED);
   service_.Send(response);
-  EXPECT_EQ(Reason(first.get()), "GENERATION_ENDED");
+  EXPECT_EQ(Reason(first.get()), "JOB_ENDED");
 
   const auto other = CreateMembershipClient(service_.address());
   auto second = std::async(std::launch::async,

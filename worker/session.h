@@ -24,14 +24,15 @@
 //
 // Errors that any call may return, beside its own:
 //   UNAVAILABLE          a peer or the agent is gone; the message names the rank or host.
-//   ABORTED              (GENERATION_ENDED) the coordinator ended the generation, or Abort came.
+//   ABORTED              (GENERATION_ENDED) a rank was lost, as this one has seen or was told, and
+//                        the job goes on: leases are dropped, and BeginStep joins the next
+//                        generation. (JOB_ENDED) the job is over, or Abort came.
 //   DEADLINE_EXCEEDED    ranks did not arrive within timeouts.collective; the message names them
 //                        and the unit.
 //   FAILED_PRECONDITION  ranks disagree on unit or order (ORDER_MISMATCH); or a call out of place,
 //                        e.g. Reduce outside a step.
 //   NOT_FOUND            no such unit or parameter.
-// After an error the session is over: its leases are dropped and every later call returns the same
-// error.
+// After any other the session is over: leases are dropped, every later call returns the same error.
 //
 // Thread-safety: one thread calls; Abort may be called from any.
 #ifndef TESSERA_WORKER_SESSION_H_
@@ -40,7 +41,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,8 +90,8 @@ class UnitLease {
 class Session {
  public:
   struct Options {
-    // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once,
-    // from another thread.
+    // Where a generation's end is to be noticed by a program that is busy elsewhere. Called once
+    // for each, from another thread.
     std::function<void(const absl::Status&)> on_end = nullptr;
     // The program computes on its rank's GPU where the job's device is cuda. false: such a job is
     // refused, since a CPU cannot read its views.

@@ -138,7 +138,7 @@ def test_arguments_reach_the_program(sandbox):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_named(sandbox, rank):
-    cluster = Cluster(sandbox, ENDLESS)
+    cluster = Cluster(sandbox, {**ENDLESS, "max_recoveries": 0})
     agent = cluster.start_agent(CHAR_MODEL)
     cluster.watch.wait_for_line("step ")
     pid = next(

@@ -139,7 +139,7 @@ def test_a_model_with_other_names_is_imported_and_exported(sandbox):
 
 @pytest.mark.parametrize("point", ["write", "written", "index", "rename", "renamed", "remove"])
 def test_killed_at_a_point_of_saving(sandbox, point):
-    job = {**JOB, "steps": 1000, "checkpoint": {"every": 1}}
+    job = {**JOB, "steps": 1000, "checkpoint": {"every": 1}, "max_recoveries": 0}
     path = sandbox.write_job(job)
     fault = f"rank=0,point=checkpoint_{point},step=3,action=kill"
     program = sandbox.tessera("run", f"--job={path}", TESSERA_TEST_FAULT=fault)
@@ -161,6 +161,7 @@ def test_killed_at_random_moments_of_saving(sandbox):
     """There is always a whole checkpoint to load, and the step it has never goes back."""
     draw = random.Random(20)
     job = {**JOB, "steps": 10_000_000, "eval_every": 1_000_000, "checkpoint": {"every": 1}}
+    job["max_recoveries"] = 0
     path = sandbox.write_job(job)
     directory = sandbox.directory / "small.tessera"
     step = 0

@@ -1,4 +1,4 @@
-"""A process is killed or stopped, in every phase of a step.
+"""A process of a job that may not recover (max_recoveries 0) is killed or stopped, in every phase of a step.
 
 The job FAILS within 5 seconds and names the rank or host, and every other process ends by itself.
 """
@@ -24,6 +24,8 @@ class Cluster:
             f"--coordinator={self.address}",
             "--set",
             f"mesh.min_workers={workers}",
+            "--set",
+            "max_recoveries=0",
         )
         assert submitted.code == 0, submitted.transcript()
         self.agent = sandbox.start_agent(
@@ -97,7 +99,7 @@ def test_killed_agent(sandbox):
 
 
 def test_killed_worker_under_run(sandbox):
-    job = sandbox.write_job(ENDLESS_JOB)
+    job = sandbox.write_job({**ENDLESS_JOB, "max_recoveries": 0})
     program = sandbox.start(
         TESSERA, "run", f"--job={job}", TESSERA_TEST_FAULT="rank=1,point=reduce,step=30,action=kill"
     )

@@ -218,7 +218,7 @@ def test_each_host_maps_what_was_forecast(network):
 def test_a_link_that_goes_down_ends_the_step_and_names_the_host(network):
     deadline = 4
     spec = {**ENDLESS_JOB, "mesh": HYBRID, "timeouts": {"collective": f"{deadline}s"}}
-    job = Job(network, spec, data_link=True)
+    job = Job(network, {**spec, "max_recoveries": 0}, data_link=True)
     job.watch.wait_for_line("step ", timeout=2 * PATIENCE)
     network.inside("a", "link", "set", "data", "down")
     failed = job.await_failed(deadline + PROMISE)
@@ -229,7 +229,7 @@ def test_a_link_that_goes_down_ends_the_step_and_names_the_host(network):
 
 
 def test_a_host_that_is_killed_is_named(network):
-    job = Job(network, {**ENDLESS_JOB, "mesh": HYBRID})
+    job = Job(network, {**ENDLESS_JOB, "mesh": HYBRID, "max_recoveries": 0})
     job.watch.wait_for_line("step ", timeout=2 * PATIENCE)
     workers = job.get("get", "workers")["workers"]
     job.agents["b"].signal(signal.SIGKILL)
@@ -243,7 +243,7 @@ def test_a_host_that_is_killed_is_named(network):
 
 def test_a_host_that_is_cut_off_is_named(network):
     spec = {**ENDLESS_JOB, "mesh": HYBRID, "timeouts": {"lease": "3s", "heartbeat": "0.5s"}}
-    job = Job(network, spec)
+    job = Job(network, {**spec, "max_recoveries": 0})
     job.watch.wait_for_line("step ", timeout=2 * PATIENCE)
     network.inside("b", "link", "set", "control", "down")
     failed = job.await_failed(3 + PROMISE)
@@ -264,7 +264,7 @@ def test_a_host_that_does_not_come_is_missed(network):
 
 
 def test_a_rank_that_is_killed_is_named_on_both_hosts(network):
-    job = Job(network, {**ENDLESS_JOB, "mesh": HYBRID})
+    job = Job(network, {**ENDLESS_JOB, "mesh": HYBRID, "max_recoveries": 0})
     job.watch.wait_for_line("step ", timeout=2 * PATIENCE)
     victim = job.get("get", "workers")["workers"][3]
     assert victim["rank"] == 3

@@ -42,20 +42,21 @@ struct Life {
 class World : public std::enable_shared_from_this<World> {
  public:
   World(std::unique_ptr<ThreadRanks> ranks, int world_size, std::vector<Death> deaths,
-        std::function<absl::Status(Session&)> body)
+        std::function<absl::Status(Session&)> body, MortalOptions options)
       : ranks_(std::move(ranks)),
         world_size_(world_size),
         deaths_(std::move(deaths)),
         body_(std::move(body)),
+        options_(std::move(options)),
         statuses_(world_size) {
     generations_.push_back(MakeGeneration());
   }
 
-  std::vector<absl::Status> Run(int* died) {
+  std::vector<absl::Status> Run() {
     std::unique_lock lock(mutex_);
     for (int rank = 0; rank < world_size_; ++rank) Spawn(rank, 1);
     changed_.wait(lock, [this] { return ended_ == world_size_; });
-    if (died != nullptr) *died = died_;
+    if (options_.died != nullptr) *options_.died = died_;
     std::vector<absl::Status> statuses;
     for (const std::optional<absl::Status>& status : statuses_) statuses.push_back(*status);
     return statuses;
@@ -107,6 +108,9 @@ class World : public std::enable_shared_from_this<World> {
   }
 
   ThreadRanks& ranks() { return *ranks_; }
+  std::unique_ptr<MembershipClient> Membership(int rank) const {
+    return options_.membership ? options_.membership(rank) : nullptr;
+  }
 
  private:
   int64_t Current() const { return static_cast<int64_t>(generations_.size()); }
@@ -170,6 +174,7 @@ class World : public std::enable_shared_from_this<World> {
   const int world_size_;
   const std::vector<Death> deaths_;
   const std::function<absl::Status(Session&)> body_;
+  const MortalOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_, never_;
   std::vector<std::unique_ptr<Generation>> generations_;
@@ -191,6 +196,7 @@ class ThreadGenerations final : public NextGeneration {
     parts.assignment = world_->ranks().AssignmentOf(rank_, generation_);
     parts.collectives =
         world_->ranks().MakeCollectives(rank_, world_->WiringOf(generation_), faults_);
+    parts.membership = world_->Membership(rank_);
     return parts;
   }
   absl::Status Start(MembershipClient*, int64_t) override { return world_->Start(generation_); }
@@ -216,6 +222,7 @@ absl::Status World::Live(int rank, int64_t generation) {
   next->set_faults(wiring.faults.get());
   wiring.next = next;
   TESSERA_ASSIGN_OR_RETURN(SessionParts parts, ranks_->MakeParts(rank, std::move(wiring)));
+  parts.membership = Membership(rank);
   auto impl = std::make_shared<SessionImpl>(std::move(parts));
   absl::Status status = generation > 1 ? impl->EnterRecovered() : impl->AgreeOnStart();
   Session session(impl);
@@ -228,13 +235,15 @@ absl::Status World::Live(int rank, int64_t generation) {
 
 std::vector<absl::Status> RunMortalRanks(const v1::JobSpec& job, int world_size,
                                          const std::vector<Death>& deaths,
-                                         std::function<absl::Status(Session&)> body, int* died) {
+                                         std::function<absl::Status(Session&)> body,
+                                         MortalOptions options) {
   absl::StatusOr<std::unique_ptr<ThreadRanks>> ranks = ThreadRanks::Create(job, world_size, {});
   if (!ranks.ok()) return {ranks.status()};
   // The dead stand in it.
   static auto* const kept = new std::vector<std::shared_ptr<World>>();
-  kept->push_back(std::make_shared<World>(*std::move(ranks), world_size, deaths, std::move(body)));
-  return kept->back()->Run(died);
+  kept->push_back(std::make_shared<World>(*std::move(ranks), world_size, deaths, std::move(body),
+                                          std::move(options)));
+  return kept->back()->Run();
 }
 
 }  // namespace tessera

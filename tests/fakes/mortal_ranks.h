@@ -11,11 +11,13 @@
 #define TESSERA_TESTS_FAKES_MORTAL_RANKS_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "tessera/v1/job.pb.h"
+#include "worker/membership_client.h"
 #include "worker/session.h"
 
 namespace tessera {
@@ -28,12 +30,18 @@ struct Death {
   int64_t generation = 1; // in which it is to happen
 };
 
-// Every rank's status, in rank order, and in `died`, if given, how many deaths there were. Threads
-// of the dead, and their memory, stay until the process ends.
+struct MortalOptions {
+  int* died = nullptr;  // set to how many deaths there were
+  // Makes a rank's line to a coordinator, for each generation; none: null.
+  std::function<std::unique_ptr<MembershipClient>(int rank)> membership = nullptr;
+};
+
+// Every rank's status, in rank order. Threads of the dead, and their memory, stay until the process
+// ends.
 std::vector<absl::Status> RunMortalRanks(const v1::JobSpec& job, int world_size,
                                          const std::vector<Death>& deaths,
                                          std::function<absl::Status(Session&)> body,
-                                         int* died = nullptr);
+                                         MortalOptions options = {});
 
 }  // namespace tessera
 

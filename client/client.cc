@@ -234,4 +234,21 @@ absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers(const std::string& j
   return workers;
 }
 
+absl::StatusOr<std::vector<v1::Incident>> Client::ListIncidents(const std::string& job) {
+  std::vector<v1::Incident> incidents;
+  v1::ListIncidentsRequest request;
+  request.set_job(job);
+  do {
+    v1::ListIncidentsResponse response;
+    TESSERA_RETURN_IF_ERROR(
+        impl_->Call([&](const Impl::Connection& to, grpc::ClientContext& context) {
+          return to.jobs->ListIncidents(&context, request, &response);
+        }));
+    for (v1::Incident& incident : *response.mutable_incidents())
+      incidents.push_back(std::move(incident));
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return incidents;
+}
+
 }  // namespace tessera

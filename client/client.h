@@ -37,7 +37,7 @@ namespace tessera {
 
 // What a watch tells, each in the thread that watches. Only on_event is needed.
 struct WatchHandlers {
-  // A state change or a line of progress. `missed` of them, just before this one, are lost: they
+  // A state change, a line of progress or an incident. `missed` of them, just before this one, are lost: they
   // were dropped by the coordinator before this watch got to them.
   std::function<void(const v1::WatchJobResponse&)> on_event = {};
   // The stream broke, and why. It is opened again, without loss or repetition, until `patience` is
@@ -86,6 +86,7 @@ class Client {
   absl::StatusOr<v1::JobStats> GetStats(const std::string& job);
   // All pages.
   absl::StatusOr<std::vector<v1::Worker>> ListWorkers(const std::string& job);
+  absl::StatusOr<std::vector<v1::Incident>> ListIncidents(const std::string& job);
 
   // Ends calls under way, and later ones, with CANCELLED; CancelJob still works.
   void Stop();

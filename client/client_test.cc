@@ -88,6 +88,14 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::PlanSer
     return Next();
   }
 
+  grpc::Status ListIncidents(grpc::ServerContext*, const v1::ListIncidentsRequest* request,
+                             v1::ListIncidentsResponse* response) override {
+    const int page = request->page_token().empty() ? 0 : std::stoi(request->page_token());
+    response->add_incidents()->set_number(page + 1);
+    if (page < 2) response->set_next_page_token(absl::StrCat(page + 1));
+    return Next();
+  }
+
   grpc::Status GetPlan(grpc::ServerContext*, const v1::GetPlanRequest*,
                        v1::GetPlanResponse* response) override {
     response->mutable_plan()->set_model_name("m");
@@ -215,6 +223,10 @@ TEST(ClientTest, CollectsAllPages) {
   ASSERT_TRUE(workers.ok()) << workers.status();
   ASSERT_EQ(workers->size(), 3u);
   EXPECT_EQ((*workers)[2].rank(), 2);
+  const auto incidents = client.ListIncidents("gpt");
+  ASSERT_TRUE(incidents.ok()) << incidents.status();
+  ASSERT_EQ(incidents->size(), 3u);
+  EXPECT_EQ((*incidents)[2].number(), 3);
   const auto plan = client.GetPlan("gpt");
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->plan().model_name(), "m");

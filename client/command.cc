@@ -7,10 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/client_security.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
 #include "common/host_port.h"
 #include "common/process_env.h"
+#include "common/security_flags.h"
 #include "common/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -59,12 +61,14 @@ absl::StatusOr<std::string> CoordinatorAddress(const std::string& flag) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
   TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", address));
+  TESSERA_RETURN_IF_ERROR(CheckClientSecurity(address));
   return address;
 }
 
 void AddCoordinatorFlag(CLI::App& command, const std::shared_ptr<ClientFlags>& flags) {
   command.add_option("--coordinator", flags->coordinator,
                      "HOST:PORT of the coordinator [TESSERA_COORDINATOR]");
+  AddSecurityFlags(command);
 }
 
 void AddOutputFlag(CLI::App& command, const std::shared_ptr<ClientFlags>& flags) {

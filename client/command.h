@@ -65,6 +65,7 @@ void AddCheckpointCommand(CLI::App& app, Command* chosen);
 void AddBenchCommand(CLI::App& app, Command* chosen);
 // Under `bench`.
 void AddBenchPlanCommand(CLI::App& bench, Command* chosen);
+void AddBenchControlCommand(CLI::App& bench, Command* chosen);
 
 }  // namespace tessera
 

@@ -134,6 +134,7 @@ void AddBenchCommand(CLI::App& app, Command* chosen) {
   AddOutputFlag(*collective, flags->client);
   collective->callback([=] { *chosen = [=] { return RunBench(*flags); }; });
   AddBenchPlanCommand(*command, chosen);
+  AddBenchControlCommand(*command, chosen);
 }
 
 }  // namespace tessera

@@ -64,6 +64,13 @@ absl::Status Get(const JobFlags& flags, Client& client) {
     TESSERA_ASSIGN_OR_RETURN(const v1::CreatePlanResponse plan, client.GetPlan(flags.name));
     return PrintResult(flags, plan, PlanTable(plan.plan(), plan.layout(), plan.forecast()));
   }
+  if (flags.kind == "incidents") {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<v1::Incident> incidents,
+                             client.ListIncidents(flags.name));
+    v1::ListIncidentsResponse all;
+    for (const v1::Incident& incident : incidents) *all.add_incidents() = incident;
+    return PrintResult(flags, all, IncidentsText(incidents));
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers(flags.name));
   v1::ListWorkersResponse all;
   for (const v1::Worker& worker : workers) *all.add_workers() = worker;
@@ -148,10 +155,11 @@ void AddSubmitCommand(CLI::App& app, Command* chosen) {
 void AddGetCommand(CLI::App& app, Command* chosen) {
   auto flags = std::make_shared<JobFlags>();
   CLI::App* command =
-      AddCommand(app, "get", "Show a job, its plan or its workers", chosen, flags, &Reported<&Get>);
-  command->add_option("kind", flags->kind, "job, plan or workers")
+      AddCommand(app, "get", "Show a job, its plan, its workers or what went wrong in it", chosen,
+                 flags, &Reported<&Get>);
+  command->add_option("kind", flags->kind, "job, plan, workers or incidents")
       ->required()
-      ->check(CLI::IsMember({"job", "plan", "workers"}));
+      ->check(CLI::IsMember({"job", "plan", "workers", "incidents"}));
   command->add_option("name", flags->name, "the job's name")->required();
   AddOutputFlag(*command, flags->client);
 }

@@ -42,6 +42,29 @@ std::string ProgressLine(const v1::Progress& progress) {
   return line;
 }
 
+std::string IncidentLine(const v1::Incident& incident) {
+  return absl::StrCat("incident ", incident.number(), " ", v1::Incident::Kind_Name(incident.kind()),
+                      ": ", incident.outcome().empty() ? incident.message() : incident.outcome());
+}
+
+std::string IncidentsText(absl::Span<const v1::Incident> incidents) {
+  if (incidents.empty()) return "no incidents\n";
+  std::string text;
+  for (const v1::Incident& incident : incidents) {
+    absl::StrAppend(
+        &text, text.empty() ? "" : "\n", incident.number(), " ",
+        v1::Incident::Kind_Name(incident.kind()), " at ",
+        absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(incident.time()), absl::UTCTimeZone()),
+        ", generation ", incident.generation(), ", step ", incident.step(), "\n  ",
+        incident.message(), "\n");
+    if (!incident.outcome().empty())
+      absl::StrAppend(&text, "  outcome: ", incident.outcome(), "\n");
+    for (const std::string& position : incident.positions())
+      absl::StrAppend(&text, "  ", position, "\n");
+  }
+  return text;
+}
+
 std::string TimeLeftText(absl::Duration left) {
   const absl::Duration unit = left > absl::Hours(1) ? absl::Minutes(1) : absl::Seconds(1);
   return absl::FormatDuration(std::max(absl::Ceil(left, unit), absl::Seconds(1)));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/job_service.pb.h"
 
@@ -18,6 +19,13 @@ std::string JobsTable(const v1::ListJobsResponse& jobs);
 // evaluated, " tokens/s X" only if the training loop says so, " left X" only if the coordinator has
 // an estimate.
 std::string ProgressLine(const v1::Progress& progress);
+
+// "incident 2 STUCK: rank 1 on host a ...", or with an outcome "incident 2 STUCK: OUTCOME".
+std::string IncidentLine(const v1::Incident& incident);
+
+// Each incident: a line with its number, kind, time (UTC), generation and step, then its message,
+// its outcome and where the ranks were. "no incidents" where there are none.
+std::string IncidentsText(absl::Span<const v1::Incident> incidents);
 
 // Two units at most, in whole seconds rounded up below an hour, in whole minutes above: "1s",
 // "1m9s", "2h5m", "26h".

@@ -29,6 +29,40 @@ TEST(ProgressLineTest, ShowsTheTimeLeftAtTheEndWhereItIsKnown) {
   EXPECT_EQ(ProgressLine(progress), "step 100/600 loss 2.000 tokens/s 14210 left 12s");
 }
 
+v1::Incident Stuck() {
+  v1::Incident incident;
+  incident.set_number(2);
+  incident.set_kind(v1::Incident::STUCK);
+  incident.mutable_time()->set_seconds(1700000000);
+  incident.set_generation(1);
+  incident.set_step(12);
+  incident.set_message("rank 1 on host a is lost");
+  return incident;
+}
+
+TEST(IncidentLineTest, SaysWhatHappenedAndThenWhatFollowed) {
+  v1::Incident incident = Stuck();
+  EXPECT_EQ(IncidentLine(incident), "incident 2 STUCK: rank 1 on host a is lost");
+  incident.set_outcome("generation 2 began after 1.2s");
+  EXPECT_EQ(IncidentLine(incident), "incident 2 STUCK: generation 2 began after 1.2s");
+}
+
+TEST(IncidentsTextTest, ShowsEachWithItsOutcomeAndPositions) {
+  EXPECT_EQ(IncidentsText({}), "no incidents\n");
+  v1::Incident second = Stuck();
+  second.set_number(3);
+  second.set_outcome("the job FAILED after 0.0s");
+  second.add_positions("rank 0: waits in reduce of unit h.0");
+  EXPECT_EQ(IncidentsText({Stuck(), second}),
+            "2 STUCK at 2023-11-14 22:13:20, generation 1, step 12\n"
+            "  rank 1 on host a is lost\n"
+            "\n"
+            "3 STUCK at 2023-11-14 22:13:20, generation 1, step 12\n"
+            "  rank 1 on host a is lost\n"
+            "  outcome: the job FAILED after 0.0s\n"
+            "  rank 0: waits in reduce of unit h.0\n");
+}
+
 TEST(TimeLeftTextTest, HasTwoUnitsAtMost) {
   EXPECT_EQ(TimeLeftText(absl::ZeroDuration()), "1s");
   EXPECT_EQ(TimeLeftText(absl::Milliseconds(1001)), "2s");

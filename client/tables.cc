@@ -44,8 +44,8 @@ struct OperationSummary {
 std::vector<std::pair<v1::Operation, OperationSummary>> Summarise(const v1::JobStats& stats,
                                                                   const UnitGroup& group) {
   std::vector<std::pair<v1::Operation, OperationSummary>> summaries;
-  for (const v1::Operation operation :
-       {v1::UNSHARD, v1::WAIT, v1::REDUCE, v1::REDUCE_WAIT, v1::OPTIMIZER}) {
+  for (const v1::Operation operation : {v1::UNSHARD, v1::WAIT, v1::FORWARD, v1::BACKWARD,
+                                        v1::REDUCE, v1::REDUCE_WAIT, v1::OPTIMIZER}) {
     OperationSummary summary;
     for (const int i : group.units) {
       for (const v1::OperationStats& one : stats.units(i).operations()) {
@@ -171,7 +171,14 @@ std::string WorkersTable(absl::Span<const v1::Worker> workers) {
     table.AddRow({worker.host_name(), absl::StrCat(worker.host()), absl::StrCat(worker.rank()),
                   absl::StrCat(worker.pid()), worker.state(), worker.incarnation()});
   }
-  return table.ToString();
+  std::string text = table.ToString();
+  std::string positions;
+  for (const v1::Worker& worker : workers) {
+    if (!worker.position().empty())
+      absl::StrAppend(&positions, "rank ", worker.rank(), " ", worker.position(), "\n");
+  }
+  if (!positions.empty()) absl::StrAppend(&text, "\n", positions);
+  return text;
 }
 
 }  // namespace tessera

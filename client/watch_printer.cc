@@ -31,6 +31,7 @@ void WatchPrinter::OnEvent(const v1::WatchJobResponse& event) {
                               " earlier lines of this job: the coordinator does not keep them"));
   }
   if (event.has_job()) return OnJob(event.job());
+  if (event.has_incident()) return options_.err(IncidentLine(event.incident()));
   step_ = event.progress().step();
   options_.out(ProgressLine(event.progress()));
 }

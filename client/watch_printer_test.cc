@@ -49,6 +49,17 @@ TEST_F(WatchPrinterTest, PrintsAStateOnceWhateverItsReasons) {
   EXPECT_THAT(err_, IsEmpty());
 }
 
+TEST_F(WatchPrinterTest, PrintsAnIncidentAsOneNote) {
+  WatchPrinter printer = Make(false);
+  v1::WatchJobResponse event;
+  event.mutable_incident()->set_number(1);
+  event.mutable_incident()->set_kind(v1::Incident::STRAGGLER);
+  event.mutable_incident()->set_message("rank 1 is slower than the others");
+  printer.Handlers().on_event(event);
+  EXPECT_THAT(out_, IsEmpty());
+  EXPECT_THAT(err_, ElementsAre("incident 1 STRAGGLER: rank 1 is slower than the others"));
+}
+
 TEST_F(WatchPrinterTest, AStateThatComesAgainIsPrintedAgain) {
   WatchPrinter printer = Make(true);
   const WatchHandlers handlers = printer.Handlers();

@@ -1,5 +1,8 @@
 #include "common/grpc_channel.h"
 
+#include <utility>
+
+#include "common/grpc_security.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -26,7 +29,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, ChannelOpt
   // The environment's http_proxy is for the web.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  const ClientSecurity& security = ClientSecurity::OfProcess();
+  ClientSecurity::Interceptors interceptors = security.InterceptorsFor(target);
+  if (interceptors.empty()) {
+    return grpc::CreateCustomChannel(target, security.credentials(), arguments);
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      target, security.credentials(), arguments, std::move(interceptors));
 }
 
 }  // namespace tessera

@@ -17,7 +17,8 @@ struct ChannelOptions {
   bool own_connection = false;
 };
 
-// `target`: HOST:PORT. Connects on the first call. No TLS yet.
+// `target`: HOST:PORT. Connects on the first call. With the certificates and the token that the
+// environment names (ClientSecurity::OfProcess, whose Check says what is wrong with them).
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, ChannelOptions options = {});
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #include "common/grpc_server.h"
 
+#include <algorithm>
 #include <chrono>
+#include <climits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -8,9 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/errors.h"
+#include "common/grpc_security.h"
 #include "common/status_macros.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
 
 namespace tessera {
 namespace {
@@ -34,13 +35,14 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
   return result;
 }
 
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
-}
-
 void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
+  // The guard refuses what is longer than the limit and names it; what is twice as long is not even
+  // received.
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min<int64_t>(2 * options.max_message_bytes, INT_MAX)));
   builder.SetMaxSendMessageSize(-1);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("server").Resize(static_cast<size_t>(options.max_buffer_bytes)));
   // Two servers on one port would each get some of the workers.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Costs as much as the heartbeats themselves with thousands of connections.
@@ -52,14 +54,21 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
-// Both plugins act on every server that is built after them, so they are switched on once.
-void EnablePlugins() {
-  static const bool enabled = [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    return true;
-  }();
-  (void)enabled;
+// Whether what is configured may be served at `listen`.
+absl::Status CheckExposure(const GrpcServer::Options& options) {
+  const bool tls = options.authenticator != nullptr && options.authenticator->tls().enabled();
+  if (tls || IsLoopback(options.listen)) return absl::OkStatus();
+  if (options.authenticator != nullptr && options.authenticator->has_token()) {
+    return InvalidField("--token_file",
+                        absl::StrCat("would be sent to ", options.listen,
+                                     " in the clear; give --tls_cert_file, --tls_key_file and "
+                                     "--tls_ca_file, or listen on 127.0.0.1"));
+  }
+  if (options.allow_insecure) return absl::OkStatus();
+  return InvalidField("--listen", absl::StrCat(options.listen,
+                                               " is not loopback and there is no TLS; listen on "
+                                               "127.0.0.1, give --tls_cert_file, or say "
+                                               "--insecure to allow it"));
 }
 
 }  // namespace
@@ -67,18 +76,31 @@ void EnablePlugins() {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
                                                               std::vector<NamedService> services) {
   TESSERA_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
-  if (!options.allow_insecure && !IsLoopback(listen.host)) {
-    return InvalidField("--listen", absl::StrCat(listen.host,
-                                                 " is not loopback and there is no TLS; listen on "
-                                                 "127.0.0.1, or say --insecure to allow it"));
-  }
-  EnablePlugins();
+  TESSERA_RETURN_IF_ERROR(CheckExposure(options));
+  auto server = std::unique_ptr<GrpcServer>(new GrpcServer(options));
+  std::vector<std::string> names;
+  for (const NamedService& service : services) names.push_back(service.name);
+  server->health_ = std::make_unique<HealthService>(names);
+  services.push_back({grpc::health::v1::Health::service_full_name(), server->health_.get()});
+  names.emplace_back(services.back().name);
+  names.emplace_back(grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  server->reflection_ = std::make_unique<ReflectionService>(names);
+  services.push_back({names.back(), server->reflection_.get()});
+
   grpc::ServerBuilder builder;
   Configure(options, builder);
   int bound_port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &bound_port);
-  for (const NamedService& service : services) builder.RegisterService(service.service);
-  auto server = std::unique_ptr<GrpcServer>(new GrpcServer());
+  builder.AddListeningPort(
+      options.listen,
+      MakeServerCredentials(options.authenticator == nullptr ? TlsOptions()
+                                                             : options.authenticator->tls()),
+      &bound_port);
+  for (const NamedService& service : services) {
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Service> guarded,
+                             server->guard_.Wrap(service.name, service.service));
+    builder.RegisterService(guarded.get());
+    server->guarded_.push_back(std::move(guarded));
+  }
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || bound_port == 0) {
     return absl::FailedPreconditionError(
@@ -86,22 +108,26 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
                      ": the port is taken or the address is not this machine's"));
   }
   server->address_ = absl::StrCat(listen.host, ":", bound_port);
-  auto* health = server->server_->GetHealthCheckService();
-  for (const NamedService& service : services) health->SetServingStatus(service.name, true);
-  health->SetServingStatus("", true);
   return server;
 }
+
+GrpcServer::GrpcServer(const Options& options)
+    : guard_(Guard::Options{.rules = options.rules,
+                            .authenticator = options.authenticator,
+                            .limits = options.limits,
+                            .max_message_bytes = options.max_message_bytes,
+                            .message_limits = options.message_limits}) {}
 
 GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void GrpcServer::StopServing() {
-  // "": every service, and for good.
-  if (server_ != nullptr) server_->GetHealthCheckService()->Shutdown();
+  if (health_ != nullptr) health_->StopServing();
 }
 
 void GrpcServer::Shutdown(absl::Duration deadline) {
   if (server_ == nullptr) return;
   StopServing();
+  health_->EndWatches();
   server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(deadline));
   server_->Wait();
 }

@@ -1,9 +1,10 @@
-// A gRPC server with everything that Tessera's servers have in common: health, reflection, limits,
-// keepalive, loopback only, and an orderly end.
+// A gRPC server with everything that Tessera's servers have in common: TLS, the guard before every
+// method (common/grpc_guard.h), health, reflection, limits, keepalive, loopback only without TLS,
+// and an orderly end.
 //
 //   JobService jobs(&coordinator);
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto server, GrpcServer::Start({.listen = "127.0.0.1:0"},
+//       auto server, GrpcServer::Start({.listen = "127.0.0.1:0", .rules = AccessRules()},
 //                                      {{v1::JobService::service_full_name(), &jobs}}));
 //   printf("listening %s\n", server->address().c_str());
 //   ...
@@ -20,6 +21,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/authenticator.h"
+#include "common/caller.h"
+#include "common/grpc_guard.h"
+#include "common/grpc_health.h"
+#include "common/grpc_reflection.h"
+#include "common/limits.h"
 #include "grpcpp/grpcpp.h"
 
 namespace tessera {
@@ -31,8 +38,16 @@ class GrpcServer {
     std::string listen = "127.0.0.1:0";
     // Without TLS only loopback may be listened on, unless this is set.
     bool allow_insecure = false;
-    // Of one request.
-    int64_t max_receive_bytes = 64 << 20;
+    // One for each method of the services, of health and of reflection.
+    std::vector<AccessRule> rules = {};
+    // Who callers are, and the server's TLS. Null: no TLS, and anybody may do everything. Outlives
+    // the server.
+    const Authenticator* authenticator = nullptr;
+    CallerLimits::Options limits = {};
+    int64_t max_message_bytes = 64 << 20;
+    MessageLimits message_limits = {};
+    // What gRPC may hold for all connections; beyond it streams are ended.
+    int64_t max_buffer_bytes = int64_t{2} << 30;
   };
   struct NamedService {
     // What health checks ask for, e.g. "tessera.v1.JobService".
@@ -41,8 +56,10 @@ class GrpcServer {
   };
 
   // Starts to serve; health answers SERVING for "" and each service when this returns.
-  // INVALID_ARGUMENT (field --listen): no HOST:PORT, or not loopback and insecure was not allowed.
-  // FAILED_PRECONDITION: the port is taken or the address is not this machine's.
+  // INVALID_ARGUMENT (field --listen): no HOST:PORT, or not loopback, without TLS, and insecure was
+  // not allowed; (field --token_file): a token would be sent to it in the clear.
+  // FAILED_PRECONDITION: the port is taken or the address is not this machine's, or a method has no
+  // rule.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(Options options,
                                                            std::vector<NamedService> services);
 
@@ -62,8 +79,13 @@ class GrpcServer {
   void Shutdown(absl::Duration deadline);
 
  private:
-  GrpcServer() = default;
+  explicit GrpcServer(const Options& options);
 
+  // In the order in which they are needed.
+  Guard guard_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<ReflectionService> reflection_;
+  std::vector<std::unique_ptr<grpc::Service>> guarded_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };

@@ -1,11 +1,14 @@
 #include "common/grpc_status.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/errors.h"
+#include "common/limits.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -40,6 +43,11 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   info.set_domain(kErrorDomain);
   const std::string field = Field(status);
   if (!field.empty()) (*info.mutable_metadata())["field"] = Bounded(field);
+  const std::pair<std::string, std::string> limit = absl::StrSplit(Limit(status), '=');
+  if (!limit.first.empty()) {
+    (*info.mutable_metadata())["limit"] = limit.first;
+    (*info.mutable_metadata())["value"] = limit.second;
+  }
   details.add_details()->PackFrom(info);
 
   if (!field.empty()) {

@@ -5,7 +5,7 @@
 //
 // An error travels with a google.rpc.Status in its details:
 //   ErrorInfo   always: domain "tessera"; reason as WithReason (common/errors.h) gave it, else the
-//               name of the code.
+//               name of the code; metadata: the field, or a limit's name and value.
 //   BadRequest  where InvalidField gave a field: its path and the message.
 //   RetryInfo   for UNAVAILABLE: try again after a second.
 // Reason, field, code and message survive the way there and back.

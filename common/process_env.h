@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/tls.h"
 
 namespace tessera {
 
@@ -22,6 +23,16 @@ struct ProcessEnv {
   std::optional<int> agent_fd;
   // TESSERA_COORDINATOR: HOST:PORT, for programs that were not given --coordinator. "": not set.
   std::string coordinator;
+  // TESSERA_TLS_CERT_FILE, TESSERA_TLS_KEY_FILE, TESSERA_TLS_CA_FILE and
+  // TESSERA_TLS_REQUIRE_CLIENT_CERT (true or false): as the flags --tls_... of each program, which
+  // set them in their own process, so that what it starts inherits them (common/security_flags.h).
+  TlsOptions tls;
+  // TESSERA_TOKEN_FILE: the same for --token_file: where the join token is. "": there is none.
+  std::string token_file;
+  // TESSERA_DATA_ROOT, TESSERA_CHECKPOINT_ROOT: as --data_root and --checkpoint_root: the folders
+  // that a job's files have to be in (common/file_roots.h). "": anywhere.
+  std::string data_root;
+  std::string checkpoint_root;
   // TESSERA_TEST_FAULT: for tests: where a worker is to stop, wait or die (worker/fault_points.h).
   // "": nowhere.
   std::string test_fault;

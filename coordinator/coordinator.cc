@@ -20,6 +20,7 @@ void Coordinator::Tick() {
     for (const auto& [id, job] : live_) jobs.push_back(job);
     for (JobEntry* job : jobs) {
       CheckAwayLocked(*job);
+      CheckStragglersLocked(*job);
       DecideLocked(*job);
       CheckDeadlineLocked(*job);
       RecoverLocked(*job);

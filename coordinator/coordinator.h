@@ -56,6 +56,7 @@ class Coordinator : private CoordinatorCore {
                                     const std::string& request_id = "");
   absl::StatusOr<v1::Job> DrainJob(const std::string& name, const std::string& request_id = "");
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
+  absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const v1::ListIncidentsRequest& request);
 
   // Plans. Errors as in plan_service.proto.
   absl::StatusOr<v1::CreatePlanResponse> CreatePlan(const v1::CreatePlanRequest& request);

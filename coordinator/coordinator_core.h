@@ -58,17 +58,18 @@ class CoordinatorCore : protected CoordinatorBase {
                   std::shared_ptr<const PlannedJob> planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
-  // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
-  static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendFormToLocked(const JobEntry& job, int host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of FormHost that all hosts get; serialized later, before what is sent after this.
+  std::shared_ptr<const std::string> FormOfAllLocked(const JobEntry& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFormToLocked(const JobEntry& job, int host, std::shared_ptr<const std::string> of_all)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckDeadlineLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_recovery.cc
   // The generation is lost: the job recovers, or fails.
-  void LoseLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoseLocked(JobEntry& job, Blame blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The members hear that the generation is over; the next one starts `restart` anew, and the ranks
   // that have no process by now.
   void EndGenerationLocked(JobEntry& job, std::set<int> restart)
@@ -88,9 +89,6 @@ class CoordinatorCore : protected CoordinatorBase {
   void BeginLocked(JobEntry& job, int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_growth.cc
-  // Whether a host may stand by for the job until it can take it.
-  bool MayStandByLocked(const JobEntry& job, const v1::JoinHost& join)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // FAILED_PRECONDITION (SECOND_HOST): the job has no place for a host that is bound to it.
   absl::Status CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -134,7 +132,21 @@ class CoordinatorCore : protected CoordinatorBase {
   void AllDoneLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
+
+  // coordinator_incidents.cc
+  // Where the rank is, if `message` says so.
+  void HearPositionLocked(const RankId& rank, const v1::AttendRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Numbers it, keeps it with the job and tells watchers.
+  void NoteLocked(JobEntry& job, v1::Incident incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes what ended the job's generation; blame.reason then says where stuck ranks are.
+  void NoteLossLocked(JobEntry& job, Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What followed the last loss, if its incident does not say so yet.
+  void NoteOutcomeLocked(JobEntry& job, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckStragglersLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellIncidentLocked(JobEntry& job, const v1::Incident& incident)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_rendezvous.cc
   void BeginRendezvousLocked(const JobEntry& job, int64_t generation)

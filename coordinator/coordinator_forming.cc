@@ -60,7 +60,7 @@ void CoordinatorCore::MatchJobLocked(JobEntry& job) {
   if (RanksOfHost(*job.spec) > 0) return MatchHostsLocked(job, offered);
   for (const MemberId id : offered) {
     const HostMember& host = *members_.FindHost(id);
-    if (!CheckProgram(job, host.program).ok()) continue;
+    if (!CheckProgram(*job.spec, host.program).ok()) continue;
     const int world_size = ChooseWorldSize(*job.spec, host.local_workers);
     if (world_size > 0) return ReserveLocked(job, {id}, world_size);
     if (from_pool) continue;
@@ -77,7 +77,8 @@ void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId
   std::vector<MemberId> hosts;
   for (const MemberId id : offered) {
     const HostMember& host = *members_.FindHost(id);
-    if (CheckProgram(job, host.program).ok() && host.local_workers >= local) hosts.push_back(id);
+    if (CheckProgram(*job.spec, host.program).ok() && host.local_workers >= local)
+      hosts.push_back(id);
   }
   const int world_size = ChooseWorldSize(*job.spec, static_cast<int>(hosts.size()) * local);
   if (world_size == 0) return;
@@ -85,27 +86,10 @@ void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId
   ReserveLocked(job, hosts, world_size);
 }
 
-absl::Status CoordinatorCore::CheckProgram(const JobEntry& job, const std::string& program) {
-  const bool attached = job.spec->workload() == "attached";
-  if (attached != program.empty()) return absl::OkStatus();
-  const std::string& name = job.lifecycle.proto().name();
-  return WithReason(
-      absl::FailedPreconditionError(
-          attached ? absl::StrCat("job ", name,
-                                  " has the workload attached, which is a program of "
-                                  "yours; start its host with `tessera-worker --job=",
-                                  name, " -- PROGRAM ARGS`")
-                   : absl::StrCat("job ", name, " has the built-in workload ", job.spec->workload(),
-                                  " and not the program ", program,
-                                  "; start its host without "
-                                  "`-- PROGRAM`, or give the job the workload attached")),
-      "WRONG_PROGRAM");
-}
-
 // Hosts that came before their job; later ones are refused when they join.
 void CoordinatorCore::RefuseWrongProgramsLocked(const JobEntry& job) {
   for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
-    const absl::Status status = CheckProgram(job, members_.FindHost(id)->program);
+    const absl::Status status = CheckProgram(*job.spec, members_.FindHost(id)->program);
     if (status.ok()) continue;
     members_.Remove(id);
     CloseLocked(id, status);
@@ -192,30 +176,47 @@ void CoordinatorCore::SendFormLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
   BeginRendezvousLocked(job, generation.number);
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
+  job.observer.BeginGeneration(job.planned, job.planned->world_size(),
+                               ToDuration(job.spec->timeouts().heartbeat()));
   ChangedLocked(job);
+  const auto of_all = FormOfAllLocked(job);
   for (int host = 0; host < static_cast<int>(generation.hosts.size()); ++host)
-    SendFormToLocked(job, host);
+    SendFormToLocked(job, host, of_all);
 }
 
-void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host) {
+std::shared_ptr<const std::string> CoordinatorCore::FormOfAllLocked(const JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
-  const auto sink = sinks_.find(generation.hosts[host].id);
-  if (sink == sinks_.end()) return;
   std::vector<std::string> names;
   for (const Generation::Host& of : generation.hosts) names.push_back(of.name);
   v1::FormHost of_job;
   of_job.set_run(job.run);
   of_job.set_attempt(job.recovery.attempt);
   of_job.set_recover(job.recovery.recovers);
+  // The spec with its model can be large and the hosts many, so it is serialized once.
+  auto of_all = std::make_shared<std::string>();
+  LaterLocked([of_all, planned = job.planned, spec = job.spec, number = generation.number,
+               names = std::move(names), of_job = std::move(of_job)] {
+    v1::FormHost form = planned->FormOfAll(*spec, number, names);
+    form.MergeFrom(of_job);
+    *of_all = form.SerializeAsString();
+  });
+  return of_all;
+}
+
+void CoordinatorCore::SendFormToLocked(const JobEntry& job, int host,
+                                       std::shared_ptr<const std::string> of_all) {
+  const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
+  const auto sink = sinks_.find(generation.hosts[host].id);
+  if (sink == sinks_.end()) return;
+  std::vector<int> restart;
   for (const int rank : job.recovery.fresh) {
-    if (of_job.recover() && generation.HostIndexOf(rank) == host) of_job.add_restart_ranks(rank);
+    if (job.recovery.recovers && generation.HostIndexOf(rank) == host) restart.push_back(rank);
   }
-  LaterLocked([sink = sink->second, planned = job.planned, spec = job.spec,
-               number = generation.number, host, names, of_job = std::move(of_job)] {
-    v1::AttendResponse message;
-    *message.mutable_form_host() = planned->Form(*spec, number, host, names);
-    message.mutable_form_host()->MergeFrom(of_job);
-    sink->Send(std::move(message));
+  LaterLocked([sink = sink->second, planned = job.planned, number = generation.number, host,
+               of_all = std::move(of_all), restart = std::move(restart)] {
+    v1::FormHost own = planned->FormOfHost(number, host);
+    own.mutable_restart_ranks()->Add(restart.begin(), restart.end());
+    sink->SendForm(of_all, own);
   });
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/job_planner.h"
@@ -41,8 +42,9 @@ absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::CheckNewLocked(
                                                  "; cancel it or take another name"));
   }
   if (static_cast<int64_t>(live_.size()) >= options_.max_live_jobs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", live_.size(), " live jobs; cancel some of them first"));
+    return LimitExceeded(
+        "max_jobs", options_.max_live_jobs,
+        absl::StrCat("there are ", live_.size(), " live jobs, cancel some of them first"));
   }
   return std::optional<v1::Job>();
 }
@@ -141,7 +143,9 @@ void CoordinatorCore::ChangedLocked(JobEntry& job) {
 }
 
 void CoordinatorCore::FailLocked(JobEntry& job, const Blame& blame) {
-  if (job.lifecycle.Fail(blame, options_.clock->WallNow()).ok()) EndedLocked(job);
+  if (!job.lifecycle.Fail(blame, options_.clock->WallNow()).ok()) return;
+  NoteOutcomeLocked(job, "the job FAILED");
+  EndedLocked(job);
 }
 
 void CoordinatorCore::CancelLocked(JobEntry& job, absl::StatusCode code,

@@ -12,12 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/authenticator.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
+#include "common/file_roots.h"
 #include "common/grpc_server.h"
 #include "common/logging.h"
 #include "common/mutex.h"
+#include "common/process_env.h"
+#include "common/security_flags.h"
+#include "coordinator/access_rules.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/job_service.h"
 #include "coordinator/membership_service.h"
@@ -36,10 +41,11 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 struct Flags {
-  std::string listen = "127.0.0.1:0";
   std::string state_dir;
   int admin_port = 0;
-  bool insecure = false;
+  GrpcServer::Options server = {};
+  int64_t max_jobs = Coordinator::Options().max_live_jobs;
+  int64_t max_members = MembershipService::Options().max_members;
   absl::Duration drain_delay = absl::Seconds(1);
 };
 
@@ -72,6 +78,23 @@ class Ticker {
   std::jthread thread_;  // last: it ends before what it uses
 };
 
+void AddLimitFlags(CLI::App& app, Flags& flags) {
+  const auto add = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  add("--max_message_bytes", flags.server.max_message_bytes, "Of one request");
+  add("--max_string_bytes", flags.server.message_limits.max_string_bytes,
+      "Of one string in a request");
+  add("--max_modules", flags.server.message_limits.max_modules, "Of a model");
+  add("--max_jobs", flags.max_jobs, "Jobs that have not ended");
+  add("--max_members", flags.max_members, "Agents and ranks that attend");
+  add("--max_streams", flags.server.limits.max_streams, "Open streams of one caller");
+  add("--max_requests_in_flight", flags.server.limits.max_requests_in_flight,
+      "Calls of one caller that are not answered yet");
+  add("--max_requests_per_second", flags.server.limits.max_requests_per_second,
+      "Calls of one caller in a second");
+}
+
 int Fail(const absl::Status& status) {
   LogError(status.message());
   return ExitCode(status);
@@ -84,23 +107,40 @@ absl::StatusOr<std::unique_ptr<StateStore>> OpenStore(const Flags& flags) {
 }
 
 int Serve(const Flags& flags, const EndSignals& signals) {
+  const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
+  if (!env.ok()) return Fail(env.status());
+  const FileRoots roots{.data = env->data_root, .checkpoints = env->checkpoint_root};
+  if (const absl::Status status = roots.Check(); !status.ok()) return Fail(status);
+  const absl::StatusOr<std::unique_ptr<Authenticator>> authenticator =
+      Authenticator::Create({.tls = env->tls,
+                             .token_file = env->token_file,
+                             .allow_insecure = flags.server.allow_insecure});
+  if (!authenticator.ok()) return Fail(authenticator.status());
+
   const absl::StatusOr<std::unique_ptr<StateStore>> store = OpenStore(flags);
-  Coordinator coordinator({.store = store.ok() ? store->get() : nullptr});
+  Coordinator::Options options;
+  options.store = store.ok() ? store->get() : nullptr;
+  options.max_live_jobs = flags.max_jobs;
+  Coordinator coordinator(options);
   const absl::Status restored = store.ok() ? coordinator.Restore() : store.status();
   if (!restored.ok()) {
     LogError(restored.message());
     return kFailed;
   }
-  JobService jobs(&coordinator);
+  JobService jobs(&coordinator, roots);
   PlanService plans(&coordinator);
   StatsService stats(&coordinator);
-  MembershipService members(&coordinator);
+  MembershipService members(&coordinator, {.authenticator = authenticator->get(),
+                                           .max_members = flags.max_members,
+                                           .message_limits = flags.server.message_limits});
+  GrpcServer::Options serve = flags.server;
+  serve.rules = AccessRules();
+  serve.authenticator = authenticator->get();
   absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-      GrpcServer::Start({.listen = flags.listen, .allow_insecure = flags.insecure},
-                        {{v1::JobService::service_full_name(), &jobs},
-                         {v1::PlanService::service_full_name(), &plans},
-                         {v1::StatsService::service_full_name(), &stats},
-                         {v1::MembershipService::service_full_name(), &members}});
+      GrpcServer::Start(serve, {{v1::JobService::service_full_name(), &jobs},
+                                {v1::PlanService::service_full_name(), &plans},
+                                {v1::StatsService::service_full_name(), &stats},
+                                {v1::MembershipService::service_full_name(), &members}});
   if (!server.ok()) return Fail(server.status());
   const Ticker ticker(&coordinator);
   printf("listening %s\n", (*server)->address().c_str());
@@ -125,7 +165,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Plans jobs, hands their units to workers and keeps what they report.",
                "tessera-coordinator");
-  app.add_option("--listen", flags.listen,
+  app.add_option("--listen", flags.server.listen,
                  "HOST:PORT to serve on; port 0 takes a free one. The first line on stdout says "
                  "which: listening HOST:PORT")
       ->capture_default_str();
@@ -141,8 +181,11 @@ int Main(int argc, char** argv) {
          "After SIGTERM: how long health says NOT_SERVING before jobs are cancelled, or left to "
          "the next coordinator where there is a --state_dir")
       ->capture_default_str();
-  app.add_flag("--insecure", flags.insecure,
+  app.add_flag("--insecure", flags.server.allow_insecure,
                "Allow to listen on an address that is not loopback, without TLS");
+  AddSecurityFlags(app);
+  AddRootFlags(app);
+  AddLimitFlags(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -94,7 +94,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
-    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job->spec, join.program()));
     TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());
@@ -129,7 +129,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinRankLocked(const v1::JoinRank& joi
 
 void CoordinatorCore::RankJoinedLocked(JobEntry& job) {
   const Generation& generation = *members_.FindGeneration(job.lifecycle.proto().name());
-  if (generation.CountAtLeast(State::kJoined) < static_cast<int>(generation.ranks.size())) return;
+  if (!generation.AllAtLeast(State::kJoined)) return;
   job.all_joined = true;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
   for (absl::Time& built : job.built) {
@@ -151,6 +151,7 @@ absl::Status CoordinatorCore::ReceiveLocked(MemberId member, const v1::AttendReq
   members_.Heard(member);
   const HostMember* host = members_.FindHost(member);
   const std::optional<RankId> rank = members_.FindRank(member);
+  if (rank.has_value()) HearPositionLocked(*rank, message);
   switch (message.message_case()) {
     case v1::AttendRequest::kHeartbeat:
       return absl::OkStatus();
@@ -243,7 +244,7 @@ void CoordinatorCore::RankReadyLocked(const RankId& rank, const v1::RankReady& r
   }
   members_.SetState(rank, State::kReady);
   members_.SetMeasuredBytes(rank, ready.measured_bytes());
-  if (generation->CountAtLeast(State::kReady) < static_cast<int>(generation->ranks.size())) return;
+  if (!generation->AllAtLeast(State::kReady)) return;
   BeginLocked(*job, ready.step());
 }
 
@@ -279,7 +280,7 @@ void CoordinatorCore::RankLeftLocked(const RankId& rank, const v1::Leave& leave)
     return;
   }
   job->verdict.Done(rank.rank);
-  if (generation->CountAtLeast(State::kDone) < world_size) return;
+  if (!generation->AllAtLeast(State::kDone)) return;
   AllDoneLocked(*job);
 }
 
@@ -345,7 +346,8 @@ void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const absl::Time now = members_.now();
   const Recovery& recovery = job.recovery;
-  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
+    NoteLossLocked(job, *blame);
     LoseLocked(job, *blame);
   } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
     ReformLocked(job);

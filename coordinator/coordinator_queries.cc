@@ -132,6 +132,8 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
     }
     if (rank < world_size) {
       *response.add_workers() = WorkerOf(*generation, rank);
+      response.mutable_workers()->rbegin()->set_position(
+          job->observer.PositionOf(rank, members_.now()));
     } else {
       *response.add_workers() =
           StandbyOf(*members_.FindHost(standby[rank - world_size]), job->recovery);

@@ -40,7 +40,8 @@ bool AwaitsHost(JobEntry& job, absl::Time now) {
 
 }  // namespace
 
-void CoordinatorCore::LoseLocked(JobEntry& job, const Blame& blame) {
+void CoordinatorCore::LoseLocked(JobEntry& job, Blame blame) {
+  NoteLossLocked(job, blame);
   const v1::Job& lost = job.lifecycle.proto();
   if (const std::optional<Blame> end =
           WhyNotRecoverable(*job.spec, job.draft != nullptr, lost, blame);
@@ -99,7 +100,7 @@ std::vector<HostOffer> CoordinatorCore::SparesLocked(const JobEntry& job, bool p
   }
   for (const MemberId id : waiting) {
     const HostMember& host = *members_.FindHost(id);
-    if (CheckProgram(job, host.program).ok()) spares.push_back({id, host.local_workers});
+    if (CheckProgram(*job.spec, host.program).ok()) spares.push_back({id, host.local_workers});
   }
   return spares;
 }
@@ -225,6 +226,7 @@ void CoordinatorCore::BeginLocked(JobEntry& job, int64_t step) {
   job.recovery.back_off.Began(step);
   job.rate = StepRate();
   job.rate.Add(step, options_.clock->Now());
+  NoteOutcomeLocked(job, absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
   v1::AttendResponse message;
   message.mutable_start();
   const std::vector<RankMember>& ranks =

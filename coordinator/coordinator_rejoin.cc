@@ -71,7 +71,7 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
   const MemberId member = members_.Reattach(serving, place, join, lease);
   WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
   if (generation->live && (!serves || join.generation() < generation->number)) {
-    SendFormToLocked(*job, place);
+    SendFormToLocked(*job, place, FormOfAllLocked(*job));
   } else if (!generation->live || join.generation() > generation->number) {
     v1::AttendResponse message;
     message.mutable_end()->set_state(v1::RECOVERING);

@@ -9,6 +9,21 @@
 #include "coordinator/proto_time.h"
 
 namespace tessera {
+namespace {
+
+v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job) {
+  v1::WatchJobResponse event;
+  *event.mutable_progress() = progress;
+  event.mutable_progress()->clear_time_left();
+  const v1::Job& ran = job.lifecycle.proto();
+  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
+  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
+    SetDuration(*left, event.mutable_progress()->mutable_time_left());
+  }
+  return event;
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
     const v1::ListUnitsRequest& request) {
@@ -26,19 +41,6 @@ absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
   return planned->SerializedPage(request.page_token());
 }
 
-v1::WatchJobResponse CoordinatorCore::ProgressEvent(const v1::Progress& progress,
-                                                    const JobEntry& job) {
-  v1::WatchJobResponse event;
-  *event.mutable_progress() = progress;
-  event.mutable_progress()->clear_time_left();
-  const v1::Job& ran = job.lifecycle.proto();
-  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
-  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
-    SetDuration(*left, event.mutable_progress()->mutable_time_left());
-  }
-  return event;
-}
-
 absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
   {
     MutexLock lock(mutex_);
@@ -54,6 +56,7 @@ absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {
           absl::StrCat("job ", request.job(), " is DRAFT: nothing of it can have been measured"));
     }
     TESSERA_RETURN_IF_ERROR(job->stats->Record(request.rank(), request.samples()));
+    job->observer.Report(request);
     job->lifecycle.SetStep(request.step());
     job->lifecycle.SetCheckpointStep(request.checkpoint_step());
     job->rate.Add(job->lifecycle.proto().step(), options_.clock->Now());

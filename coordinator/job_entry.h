@@ -16,6 +16,7 @@
 #include "coordinator/draft.h"
 #include "coordinator/event_log.h"
 #include "coordinator/job.h"
+#include "coordinator/job_observer.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/recovery_policy.h"
 #include "coordinator/stats_store.h"
@@ -100,6 +101,7 @@ struct JobEntry {
   std::optional<v1::JobStats> last_stats;
   // Members of an earlier process's that have not come back by then are lost. Steady time.
   absl::Time rejoin_by = absl::InfiniteFuture();
+  JobObserver observer;
 };
 
 }  // namespace tessera

@@ -108,6 +108,8 @@ class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>
 grpc::ServerUnaryReactor* JobService::CreateJob(grpc::CallbackServerContext* context,
                                                 const v1::CreateJobRequest* request,
                                                 v1::CreateJobResponse* response) {
+  const absl::Status status = roots_.CheckJob(request->spec());
+  if (!status.ok()) return Reply(context, status);
   return Reply(context, coordinator_->CreateJob(*request), response->mutable_job());
 }
 
@@ -161,6 +163,14 @@ grpc::ServerUnaryReactor* JobService::ListWorkers(grpc::CallbackServerContext* c
   const absl::Status status = CheckJobName("job", request->job());
   if (!status.ok()) return Reply(context, status);
   return Reply(context, coordinator_->ListWorkers(*request), response);
+}
+
+grpc::ServerUnaryReactor* JobService::ListIncidents(grpc::CallbackServerContext* context,
+                                                    const v1::ListIncidentsRequest* request,
+                                                    v1::ListIncidentsResponse* response) {
+  const absl::Status status = CheckJobName("job", request->job());
+  if (!status.ok()) return Reply(context, status);
+  return Reply(context, coordinator_->ListIncidents(*request), response);
 }
 
 }  // namespace tessera

@@ -3,6 +3,9 @@
 #ifndef TESSERA_COORDINATOR_JOB_SERVICE_H_
 #define TESSERA_COORDINATOR_JOB_SERVICE_H_
 
+#include <utility>
+
+#include "common/file_roots.h"
 #include "coordinator/coordinator.h"
 #include "tessera/v1/job_service.grpc.pb.h"
 
@@ -10,7 +13,9 @@ namespace tessera {
 
 class JobService final : public v1::JobService::CallbackService {
  public:
-  explicit JobService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  // `roots`: where the files of jobs have to be; jobs with others are refused.
+  explicit JobService(Coordinator* coordinator, FileRoots roots = {})
+      : coordinator_(coordinator), roots_(std::move(roots)) {}
 
   grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context,
                                       const v1::CreateJobRequest* request,
@@ -29,12 +34,16 @@ class JobService final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* DrainJob(grpc::CallbackServerContext* context,
                                      const v1::DrainJobRequest* request,
                                      v1::DrainJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
+                                          const v1::ListIncidentsRequest* request,
+                                          v1::ListIncidentsResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
 
  private:
   Coordinator* const coordinator_;
+  const FileRoots roots_;
 };
 
 }  // namespace tessera

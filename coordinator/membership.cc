@@ -31,6 +31,15 @@ int Generation::CountAtLeast(State state) const {
                     [state](const RankMember& rank) { return Reached(rank.state, state); }));
 }
 
+bool Generation::AllAtLeast(State state) const {
+  size_t& rank = lacked_[static_cast<size_t>(state)];
+  while (rank < ranks.size() && Reached(ranks[rank].state, state)) ++rank;
+  if (rank < ranks.size()) return false;
+  // Some may have fallen back meanwhile.
+  rank = 0;
+  return CountAtLeast(state) == static_cast<int>(ranks.size());
+}
+
 std::string Generation::Missing(State state) const {
   std::vector<std::string> runs;
   const int count = static_cast<int>(ranks.size());
@@ -225,9 +234,10 @@ std::vector<MemberId> Membership::Expired() const {
   for (const auto& [id, host] : hosts_) {
     if (over(host.heard, host.lease)) expired.push_back(id);
   }
-  for (const auto& [id, rank_id] : ranks_) {
-    const RankMember& rank = generations_.at(rank_id.job).ranks[rank_id.rank];
-    if (over(rank.heard, rank.lease)) expired.push_back(id);
+  for (const auto& [job, generation] : generations_) {
+    for (const RankMember& rank : generation.ranks) {
+      if (rank.id != 0 && over(rank.heard, rank.lease)) expired.push_back(rank.id);
+    }
   }
   return expired;
 }

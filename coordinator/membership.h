@@ -24,6 +24,8 @@
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -84,10 +86,16 @@ struct Generation {
   const Host& HostOf(int rank) const { return hosts[HostIndexOf(rank)]; }
 
   int CountAtLeast(RankMember::State state) const;  // kDone counts as kReady, kGone as nothing
+  // Whether all have. Looks on from the rank that it lacked the last time: asked after each of n
+  // joins it takes n looks and not n^2.
+  bool AllAtLeast(RankMember::State state) const;
   // "ranks 0, 2-3": those that have not reached `state`.
   std::string Missing(RankMember::State state) const;
   // "host a" or "hosts a, b": those of these ranks.
   std::string MissingOn(RankMember::State state) const;
+
+ private:
+  mutable std::array<size_t, 5> lacked_ = {};  // by state
 };
 
 // Which rank of which job a member is.

@@ -7,36 +7,70 @@
 #include <string>
 #include <utility>
 
+#include "common/grpc_guard.h"
 #include "common/mutex.h"
+#include "coordinator/member_check.h"
 #include "coordinator/service_reply.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 
 namespace tessera {
 namespace {
 
+// Bytes that others share.
+grpc::Slice Share(std::shared_ptr<const std::string> bytes) {
+  using Owner = std::shared_ptr<const std::string>;
+  auto* owner = new Owner(std::move(bytes));
+  return {const_cast<char*>((*owner)->data()), (*owner)->size(),
+          [](void* held) { delete static_cast<Owner*>(held); }, owner};
+}
+
+grpc::ByteBuffer Serialized(const v1::AttendResponse& message) {
+  const grpc::Slice bytes(message.SerializeAsString());
+  return {&bytes, 1};
+}
+
+// An AttendResponse with form_host: its parts, one after the other, are it.
+grpc::ByteBuffer SerializedForm(const std::shared_ptr<const std::string>& of_all,
+                                const v1::FormHost& own) {
+  using google::protobuf::internal::WireFormatLite;
+  const std::string rest = own.SerializeAsString();
+  std::string head;
+  {
+    google::protobuf::io::StringOutputStream stream(&head);
+    google::protobuf::io::CodedOutputStream out(&stream);
+    out.WriteTag(WireFormatLite::MakeTag(v1::AttendResponse::kFormHostFieldNumber,
+                                         WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+    out.WriteVarint32(static_cast<uint32_t>(of_all->size() + rest.size()));
+  }
+  const grpc::Slice parts[] = {grpc::Slice(head), Share(of_all), grpc::Slice(rest)};
+  return {parts, 3};
+}
+
 // One member's stream. Messages out are queued and written one after the other; no thread waits for
 // a member.
-class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>,
+class AttendReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                             public MemberSink,
                             public std::enable_shared_from_this<AttendReactor> {
  public:
   // gRPC holds a bare pointer until OnDone, so the stream owns itself until then.
-  static AttendReactor* Start(Coordinator* coordinator) {
-    auto reactor = std::make_shared<AttendReactor>(coordinator);
+  static AttendReactor* Start(Coordinator* coordinator, MemberCheck check) {
+    auto reactor = std::make_shared<AttendReactor>(coordinator, std::move(check));
     reactor->self_ = reactor;
-    reactor->StartRead(&reactor->request_);
+    reactor->StartRead(&reactor->bytes_);
     return reactor.get();
   }
 
-  explicit AttendReactor(Coordinator* coordinator) : coordinator_(coordinator) {}
+  AttendReactor(Coordinator* coordinator, MemberCheck check)
+      : coordinator_(coordinator), check_(std::move(check)) {}
 
-  void Send(v1::AttendResponse message) override {
-    {
-      MutexLock lock(mutex_);
-      if (closing_.has_value()) return;
-      queue_.push_back(std::move(message));
-    }
-    Pump();
+  void Send(v1::AttendResponse message) override { Enqueue(Serialized(message)); }
+
+  void SendForm(const std::shared_ptr<const std::string>& of_all,
+                const v1::FormHost& own) override {
+    Enqueue(SerializedForm(of_all, own));
   }
 
   void Close(const absl::Status& status) override {
@@ -50,7 +84,11 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
   void OnReadDone(bool ok) override {
     if (!ok) return Lost();
     absl::Status status;
-    if (member_ != 0) {
+    if (!grpc::SerializationTraits<v1::AttendRequest>::Deserialize(&bytes_, &request_).ok()) {
+      status = absl::InvalidArgumentError("the message is no AttendRequest");
+    } else if (status = check_.Check(request_); !status.ok()) {
+      // Not passed on.
+    } else if (member_ != 0) {
       status = coordinator_->Receive(member_, request_);
     } else {
       absl::StatusOr<MemberId> member = coordinator_->Join(request_, shared_from_this());
@@ -61,7 +99,7 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
       Close(status);
       return Lost();
     }
-    if (!closing()) StartRead(&request_);
+    if (!closing()) StartRead(&bytes_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -80,6 +118,15 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
   void OnDone() override { const std::shared_ptr<AttendReactor> last = std::move(self_); }
 
  private:
+  void Enqueue(grpc::ByteBuffer message) {
+    {
+      MutexLock lock(mutex_);
+      if (closing_.has_value()) return;
+      queue_.push_back(std::move(message));
+    }
+    Pump();
+  }
+
   void Lost() {
     if (member_ != 0) coordinator_->StreamBroken(member_);
     Close(absl::OkStatus());
@@ -117,12 +164,14 @@ class AttendReactor final : public grpc::ServerBidiReactor<v1::AttendRequest, v1
   }
 
   Coordinator* const coordinator_;
+  const MemberCheck check_;
   std::shared_ptr<AttendReactor> self_;
-  v1::AttendRequest request_;    // of the one read at a time
-  MemberId member_ = 0;          // set by the first read
-  v1::AttendResponse response_;  // of whoever set writing_
+  grpc::ByteBuffer bytes_;     // of the one read at a time
+  v1::AttendRequest request_;  // the same
+  MemberId member_ = 0;        // set by the first read
+  grpc::ByteBuffer response_;  // of whoever set writing_
   mutable Mutex mutex_;
-  std::deque<v1::AttendResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -163,21 +212,20 @@ class FetchReactor final : public grpc::ServerUnaryReactor {
   std::atomic<bool> answered_{false};
 };
 
-// A buffer over bytes that others share.
-grpc::ByteBuffer Share(std::shared_ptr<const std::string> bytes) {
-  using Owner = std::shared_ptr<const std::string>;
-  auto* owner = new Owner(std::move(bytes));
-  const grpc::Slice slice(
-      const_cast<char*>((*owner)->data()), (*owner)->size(),
-      [](void* held) { delete static_cast<Owner*>(held); }, owner);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 }  // namespace
 
-grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* MembershipService::Attend(
-    grpc::CallbackServerContext*) {
-  return AttendReactor::Start(coordinator_);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MembershipService::Attend(
+    grpc::CallbackServerContext* context) {
+  Caller caller = Anybody();
+  if (options_.authenticator != nullptr) {
+    // The guard has let it pass.
+    absl::StatusOr<Caller> known = options_.authenticator->Identify(ShownBy(*context));
+    if (known.ok()) caller = *std::move(known);
+  }
+  return AttendReactor::Start(coordinator_, MemberCheck({.caller = std::move(caller),
+                                                         .max_members = options_.max_members,
+                                                         .message_limits = options_.message_limits},
+                                                        &members_));
 }
 
 grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerContext* context,
@@ -192,7 +240,10 @@ grpc::ServerUnaryReactor* MembershipService::ListUnits(grpc::CallbackServerConte
   const absl::Status status = CheckJobName("job", parsed.job());
   if (!status.ok()) return Reply(context, status);
   absl::StatusOr<std::shared_ptr<const std::string>> page = coordinator_->ListUnits(parsed);
-  if (page.ok()) *response = Share(*std::move(page));
+  if (page.ok()) {
+    const grpc::Slice bytes = Share(*std::move(page));
+    *response = grpc::ByteBuffer(&bytes, 1);
+  }
   return Reply(context, page.status());
 }
 

@@ -1,16 +1,24 @@
 // MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else
-// is kept. ListUnits answers with bytes that were serialized once, when the job was planned.
-// Errors: as membership_service.proto. Thread-safe. The coordinator must outlive it.
+// is kept. What many are told is serialized once: the units when the job was planned, and of
+// FormHost what all hosts get.
+// Of a stream the guard sees no message, so what it asks elsewhere is asked here: whether the member
+// may touch the job that it joins, and how long strings are. Errors: as membership_service.proto.
+// Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 
+#include <atomic>
+#include <cstdint>
+
+#include "common/authenticator.h"
+#include "common/limits.h"
 #include "coordinator/coordinator.h"
 #include "tessera/v1/membership_service.grpc.pb.h"
 
 namespace tessera {
 
-// ListUnits takes and gives raw bytes, the others messages.
-using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
+// Attend and ListUnits take and give raw bytes, the others messages.
+using MembershipServiceBase = v1::MembershipService::WithRawCallbackMethod_Attend<
     v1::MembershipService::WithRawCallbackMethod_ListUnits<
         v1::MembershipService::WithCallbackMethod_ReportStats<
             v1::MembershipService::WithCallbackMethod_PublishCommunicatorIds<
@@ -21,9 +29,18 @@ using MembershipServiceBase = v1::MembershipService::WithCallbackMethod_Attend<
 
 class MembershipService final : public MembershipServiceBase {
  public:
-  explicit MembershipService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  struct Options {
+    // Who members are. Null: anybody may join any job. Not owned.
+    const Authenticator* authenticator = nullptr;
+    // Agents and ranks that attend.
+    int64_t max_members = 100'000;
+    MessageLimits message_limits = {};
+  };
+  explicit MembershipService(Coordinator* coordinator) : MembershipService(coordinator, {}) {}
+  MembershipService(Coordinator* coordinator, Options options)
+      : coordinator_(coordinator), options_(options) {}
 
-  grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* ListUnits(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
@@ -46,6 +63,8 @@ class MembershipService final : public MembershipServiceBase {
 
  private:
   Coordinator* const coordinator_;
+  const Options options_;
+  std::atomic<int64_t> members_ = 0;
 };
 
 }  // namespace tessera

@@ -135,6 +135,25 @@ TEST_F(MembershipTest, MissingRanksAreNamedInRuns) {
   EXPECT_EQ(generation.CountAtLeast(State::kReady), 5);
 }
 
+TEST_F(MembershipTest, AllHaveReachedAStateOnlyWhileNoneFallsBack) {
+  Generation generation;
+  generation.ranks.resize(3);
+  EXPECT_FALSE(generation.AllAtLeast(State::kJoined));
+  for (const int rank : {2, 0}) {
+    generation.ranks[rank].state = State::kReady;
+    EXPECT_FALSE(generation.AllAtLeast(State::kJoined));
+  }
+  generation.ranks[0].state = State::kGone;  // after it was looked at
+  generation.ranks[1].state = State::kJoined;
+  EXPECT_FALSE(generation.AllAtLeast(State::kJoined));
+  generation.ranks[0].state = State::kJoined;
+  EXPECT_TRUE(generation.AllAtLeast(State::kJoined));
+  EXPECT_TRUE(generation.AllAtLeast(State::kJoined));
+  EXPECT_FALSE(generation.AllAtLeast(State::kReady));
+  generation.ranks[2].state = State::kGone;
+  EXPECT_FALSE(generation.AllAtLeast(State::kJoined));
+}
+
 TEST_F(MembershipTest, ALeaseEndsWithoutHeartbeats) {
   FormGpt(2);
   Pass(absl::Seconds(3));

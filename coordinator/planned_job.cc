@@ -119,13 +119,25 @@ absl::StatusOr<v1::ListPlanUnitsResponse> PlannedJob::Page(int page_size,
 
 v1::FormHost PlannedJob::Form(const v1::JobSpec& resolved, int64_t generation, int host,
                               const std::vector<std::string>& host_names) const {
+  v1::FormHost form = FormOfAll(resolved, generation, host_names);
+  form.MergeFrom(FormOfHost(generation, host));
+  return form;
+}
+
+v1::FormHost PlannedJob::FormOfAll(const v1::JobSpec& resolved, int64_t generation,
+                                   const std::vector<std::string>& host_names) const {
   v1::FormHost form;
   form.set_job(job_);
   form.set_generation(generation);
   *form.mutable_spec() = resolved;
   *form.mutable_layout() = layout_header_;
-  form.set_host(host);
   if (host_names.size() > 1) form.mutable_host_names()->Add(host_names.begin(), host_names.end());
+  return form;
+}
+
+v1::FormHost PlannedJob::FormOfHost(int64_t generation, int host) const {
+  v1::FormHost form;
+  form.set_host(host);
   const v1::Layout& layout = planned_.layout;
   const Mesh mesh = MeshOf(layout);
   const int first = host * mesh.local_world_size;

@@ -48,9 +48,13 @@ class PlannedJob {
   // SerializedPage, or a negative page_size.
   absl::StatusOr<v1::ListPlanUnitsResponse> Page(int page_size, absl::string_view token) const;
 
-  // What the agent of host `host`, of those called `host_names`, is told.
+  // What the agent of host `host`, of those called `host_names`, is told: what all are told, and
+  // its own part.
   v1::FormHost Form(const v1::JobSpec& resolved, int64_t generation, int host,
                     const std::vector<std::string>& host_names) const;
+  v1::FormHost FormOfAll(const v1::JobSpec& resolved, int64_t generation,
+                         const std::vector<std::string>& host_names) const;
+  v1::FormHost FormOfHost(int64_t generation, int host) const;
 
   // What one rank maps: its own file and its host's.
   int64_t ForecastBytes(int rank) const;

@@ -132,6 +132,20 @@ TEST(PlannedJobTest, FormHostHasAnAssignmentForEachRank) {
   EXPECT_EQ(job.ForecastBytes(1), 8192 + 4096 + 40960);
 }
 
+// What all are told is serialized once, and what one host is told put behind it.
+TEST(PlannedJobTest, TheTwoPartsOfAFormHostMakeIt) {
+  const PlannedJob job("gpt", MakePlan(1, 10));
+  v1::JobSpec spec;
+  spec.set_seed(9);
+  const std::vector<std::string> names = {"node-a", "node-b"};
+  v1::FormHost parsed;
+  ASSERT_TRUE(parsed.ParseFromString(job.FormOfAll(spec, 3, names).SerializeAsString() +
+                                     job.FormOfHost(3, 0).SerializeAsString()));
+  EXPECT_EQ(parsed.DebugString(), job.Form(spec, 3, 0, names).DebugString());
+  EXPECT_EQ(parsed.host_names_size(), 2);
+  EXPECT_EQ(parsed.assignments_size(), 2);
+}
+
 TEST(PlannedJobTest, AModelWithoutUnitsHasOneEmptyPage) {
   const PlannedJob job("gpt", MakePlan(0, 0));
   EXPECT_TRUE((*job.SerializedPage(""))->empty());

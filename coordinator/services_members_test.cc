@@ -61,6 +61,26 @@ TEST_F(ServicesTest, ModulesAreAnnouncedAndRefusedOverTheWire) {
             "PLAN_SEALED");
 }
 
+// Streams are read as bytes.
+TEST_F(ServicesTest, AStreamOfSomethingElseIsRefused) {
+  struct Reactor : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    void OnDone(const grpc::Status& ended) override { status.set_value(ended); }
+    std::promise<grpc::Status> status;
+  };
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  Reactor reactor;
+  stub.PrepareBidiStreamingCall(&context, "/tessera.v1.MembershipService/Attend", {}, &reactor);
+  const grpc::Slice bytes("\xff\xff\xff");
+  const grpc::ByteBuffer message(&bytes, 1);
+  reactor.StartWrite(&message);
+  reactor.StartCall();
+  const absl::Status status = FromGrpcStatus(reactor.status.get_future().get());
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(status.message(), "the message is no AttendRequest");
+}
+
 // Job "gpt" with two ranks that have joined as "i0" and "i1", and nothing but timeouts.collective
 // that ends soon.
 class RendezvousServiceTest : public ServicesTest {

@@ -338,9 +338,12 @@ TEST_F(ServicesTest, OnlyLoopbackWithoutInsecureAndOnlyFreePorts) {
   EXPECT_EQ(Field(GrpcServer::Start({.listen = "nonsense"}, {}).status()), "--listen");
   EXPECT_EQ(Field(GrpcServer::Start({.listen = "127.0.0.1:99999"}, {}).status()), "--listen");
   EXPECT_EQ(Field(GrpcServer::Start({.listen = "::1:80"}, {}).status()), "--listen");
-  EXPECT_TRUE(GrpcServer::Start({.listen = "0.0.0.0:0", .allow_insecure = true}, {}).ok());
-  EXPECT_EQ(GrpcServer::Start({.listen = server_->address()}, {}).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(
+      GrpcServer::Start({.listen = "0.0.0.0:0", .allow_insecure = true, .rules = AccessRules()}, {})
+          .ok());
+  EXPECT_EQ(
+      GrpcServer::Start({.listen = server_->address(), .rules = AccessRules()}, {}).status().code(),
+      absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "common/grpc_server.h"
 #include "common/grpc_status.h"
 #include "common/simulated_clock.h"
+#include "coordinator/access_rules.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/job_service.h"
 #include "coordinator/membership_service.h"
@@ -82,10 +83,11 @@ class ServicesTest : public ::testing::Test {
  protected:
   ServicesTest() {
     auto server =
-        GrpcServer::Start({}, {{v1::JobService::service_full_name(), &job_service_},
-                               {v1::PlanService::service_full_name(), &plan_service_},
-                               {v1::StatsService::service_full_name(), &stats_service_},
-                               {v1::MembershipService::service_full_name(), &membership_service_}});
+        GrpcServer::Start({.rules = AccessRules()},
+                          {{v1::JobService::service_full_name(), &job_service_},
+                           {v1::PlanService::service_full_name(), &plan_service_},
+                           {v1::StatsService::service_full_name(), &stats_service_},
+                           {v1::MembershipService::service_full_name(), &membership_service_}});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = MakeChannel(server_->address());

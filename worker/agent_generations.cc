@@ -27,18 +27,6 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-// How long the coordinator may take to see the loss, to wait for another host and to form.
-absl::Duration LongestWait(const v1::TimeoutSpec& timeouts) {
-  return FromProto(timeouts.lease()) + FromProto(timeouts.replacement()) +
-         FromProto(timeouts.form());
-}
-
-// Whether another generation may come after this.
-bool IsPassedOver(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         GenerationEnded(status) || Reason(status) == "STALE_GENERATION";
-}
-
 // False: the agent's end of the socket is closed.
 bool HasData(int socket) {
   char byte;
@@ -51,9 +39,50 @@ bool CanRecover(const v1::JobSpec& spec, const v1::Layout& layout) {
   return spec.max_recoveries() > 0 && layout.device() != v1::CUDA && !spec.model().built();
 }
 
+bool IsPassedOver(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         GenerationEnded(status) || Reason(status) == "STALE_GENERATION";
+}
+
+absl::Duration LongestRecovery(const v1::JobSpec& spec) {
+  const v1::TimeoutSpec& timeouts = spec.timeouts();
+  return FromProto(timeouts.lease()) + FromProto(timeouts.replacement()) +
+         FromProto(timeouts.form());
+}
+
+absl::StatusOr<AgentHandoff> AwaitFurtherHandoff(const HostMemory& memory, const EndRelay& relay,
+                                                 int wake_fd, absl::Time deadline) {
+  const int socket = memory.agent_socket->get();
+  pollfd entries[] = {
+      {socket, POLLIN | POLLRDHUP, 0}, {wake_fd, POLLIN, 0}, {relay.fd(), POLLIN, 0}};
+  for (;;) {
+    const absl::Duration left = deadline - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the job did not go on within ",
+                       absl::FormatDuration(LongestRecovery(memory.hello.spec())),
+                       " after its generation had ended; see the coordinator's log"));
+    }
+    if (poll(entries, 3, PollTimeout(left)) <= 0) continue;  // EINTR, or the deadline
+    if (entries[1].revents != 0) return AgentHandoff();
+    if (entries[2].revents != 0) {
+      // Any other end is why we wait.
+      if (Reason(relay.status()) == "JOB_ENDED") return relay.status();
+      entries[2].fd = -1;
+    }
+    if (entries[0].revents == 0) continue;
+    if (!HasData(socket)) {
+      return absl::UnavailableError(
+          absl::StrCat("the agent of host ", memory.hello.host_name(), " is gone"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveFurtherHandoff(socket, kReadTimeout));
+    if (!HasData(socket)) return handoff;
+  }
+}
+
 AgentGenerations::AgentGenerations(Options options)
     : planned_(std::move(options.planned)),
-      faults_(options.faults),
+      context_(std::move(options.context)),
       memory_(std::move(options.memory)),
       relay_(std::move(options.relay)),
       interrupted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -70,41 +99,12 @@ absl::Status AgentGenerations::interruption() const {
   return interruption_;
 }
 
-absl::StatusOr<AgentHandoff> AgentGenerations::NextHandoff(absl::Time deadline) {
-  const int socket = memory_->agent_socket->get();
-  pollfd entries[] = {{socket, POLLIN | POLLRDHUP, 0},
-                      {interrupted_.get(), POLLIN, 0},
-                      {relay_->fd(), POLLIN, 0}};
-  for (;;) {
-    const absl::Duration left = deadline - Clock::Real()->Now();
-    if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the job did not go on within ",
-                       absl::FormatDuration(LongestWait(memory_->hello.spec().timeouts())),
-                       " after its generation had ended; see the coordinator's log"));
-    }
-    if (poll(entries, 3, PollTimeout(left)) <= 0) continue;  // EINTR, or the deadline
-    if (entries[1].revents != 0) return interruption();
-    if (entries[2].revents != 0) {
-      // Any other end is why we wait.
-      if (Reason(relay_->status()) == "JOB_ENDED") return relay_->status();
-      entries[2].fd = -1;
-    }
-    if (entries[0].revents == 0) continue;
-    if (!HasData(socket)) {
-      return absl::UnavailableError(
-          absl::StrCat("the agent of host ", memory_->hello.host_name(), " is gone"));
-    }
-    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveFurtherHandoff(socket, kReadTimeout));
-    if (!HasData(socket)) return handoff;
-  }
-}
-
 absl::StatusOr<GenerationParts> AgentGenerations::Await() {
-  const absl::Time deadline =
-      Clock::Real()->Now() + LongestWait(memory_->hello.spec().timeouts());
+  const absl::Time deadline = Clock::Real()->Now() + LongestRecovery(memory_->hello.spec());
   for (;;) {
-    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, NextHandoff(deadline));
+    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                             AwaitFurtherHandoff(*memory_, *relay_, interrupted_.get(), deadline));
+    TESSERA_RETURN_IF_ERROR(interruption());
     absl::StatusOr<GenerationParts> parts = Join(std::move(handoff));
     if (parts.ok() || !IsPassedOver(parts.status())) return parts;
     TESSERA_RETURN_IF_ERROR(interruption());
@@ -120,17 +120,17 @@ absl::StatusOr<GenerationParts> AgentGenerations::Join(AgentHandoff handoff) {
   // The one of before is over: the coordinator has closed its stream.
   half_joined_ = CreateMembershipClient(hello.coordinator());
   MembershipClient* const membership = half_joined_.get();
-  faults_->Hit("rejoin");
+  membership->SetPosition(context_.position);
+  context_.faults->Hit("rejoin");
   const JoinWatch watch(*memory_, membership);
-  TESSERA_RETURN_IF_ERROR(membership->JoinRank(
-      JoinOf(hello), memory_->form_timeout(),
-      [relay = relay_](const absl::Status& status) { relay->End(status); }));
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<HostLinks> links,
-      MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
+  TESSERA_RETURN_IF_ERROR(
+      membership->JoinRank(JoinOf(hello), memory_->form_timeout(),
+                           [relay = relay_](const absl::Status& status) { relay->End(status); }));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HostLinks> links,
+                           MeetHosts(hello, memory_->file(HandoffFile::kGradient), membership));
   GenerationParts parts;
   parts.assignment = hello.assignment();
-  parts.collectives = MakeHostCollectives(memory_, planned_, faults_, std::move(links));
+  parts.collectives = MakeHostCollectives(memory_, planned_, context_, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay_->Connect(parts.collectives.get()));
   parts.membership = std::move(half_joined_);
   return parts;

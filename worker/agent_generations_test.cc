@@ -41,8 +41,8 @@ class AgentGenerationsTest : public testing::Test {
     auto memory = HostMemory::Map(std::move(handoff));
     EXPECT_TRUE(memory.ok()) << memory.status();
     relay_ = std::make_shared<EndRelay>(nullptr);
-    generations_ = std::make_unique<AgentGenerations>(
-        AgentGenerations::Options{.memory = *memory, .relay = relay_, .planned = {}, .faults = &faults_});
+    generations_ = std::make_unique<AgentGenerations>(AgentGenerations::Options{
+        .memory = *memory, .relay = relay_, .planned = {}, .context = {.faults = &faults_}});
   }
 
   static UniqueFd File() { return UniqueFd(dup(MemoryFile::Create("test", 2 * kPageBytes)->fd())); }
@@ -59,9 +59,8 @@ class AgentGenerationsTest : public testing::Test {
     hello.mutable_layout()->set_shard_count(1);
     hello.mutable_layout()->set_replica_count(1);
     hello.set_recover(generation > 1);
-    for (auto* timeout :
-         {hello.mutable_spec()->mutable_timeouts()->mutable_form(),
-          hello.mutable_spec()->mutable_timeouts()->mutable_collective()})
+    for (auto* timeout : {hello.mutable_spec()->mutable_timeouts()->mutable_form(),
+                          hello.mutable_spec()->mutable_timeouts()->mutable_collective()})
       timeout->set_seconds(60);
     return hello;
   }

@@ -158,10 +158,8 @@ class AttendClient::Stream : public grpc::ClientBidiReactor<v1::AttendRequest, v
     changed_.NotifyAll();
   }
 
-  // A heartbeat is left out while an earlier message has not gone out: it would say nothing new.
+  // A heartbeat is left out while an earlier message has not gone out: none is worth a queue.
   void SendHeartbeats() {
-    v1::AttendRequest request;
-    request.mutable_heartbeat();
     for (;;) {
       bool idle = false;
       {
@@ -176,7 +174,11 @@ class AttendClient::Stream : public grpc::ClientBidiReactor<v1::AttendRequest, v
         if (closed_ || stopping_) return;
         idle = !writing_;
       }
-      if (idle) Send(request);
+      if (!idle) continue;
+      v1::AttendRequest request;
+      v1::Heartbeat& heartbeat = *request.mutable_heartbeat();
+      if (handlers_.on_heartbeat) handlers_.on_heartbeat(heartbeat);
+      Send(request);
     }
   }
 

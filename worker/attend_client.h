@@ -44,6 +44,9 @@ class AttendClient {
     // MembershipService.Attend; UNAVAILABLE: the connection broke or was never made; CANCELLED: the
     // destructor ended it.
     std::function<void(const absl::Status&)> on_done;
+    // Fills a heartbeat, from the thread that sends them; it must not wait either. Empty: it goes
+    // as it is.
+    std::function<void(v1::Heartbeat&)> on_heartbeat = {};
   };
 
   // Opens the stream with `join` as its first message. Does not wait.

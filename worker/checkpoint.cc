@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/file_roots.h"
 #include "common/safetensors_header.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -99,6 +100,7 @@ absl::StatusOr<UniqueFd> PrepareDirectory(const v1::JobSpec& job, int rank) {
   const std::string& directory = job.checkpoint().dir();
   if (rank != 0 || directory.empty() || (!WantsExport(job) && !job.checkpoint().save()))
     return UniqueFd();
+  TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().CheckCheckpoint("checkpoint.dir", directory));
   std::error_code error;
   std::filesystem::create_directories(WantsExport(job) ? ExportDirectory(job) : directory, error);
   if (error)

@@ -12,6 +12,7 @@
 #include "common/checkpoint_reader.h"
 #include "common/dtype.h"
 #include "common/errors.h"
+#include "common/file_roots.h"
 #include "common/flat_layout.h"
 #include "common/logging.h"
 #include "common/optimizer_state.h"
@@ -166,6 +167,7 @@ absl::StatusOr<std::optional<std::string>> NewestOfRun(const v1::CheckpointSpec&
 }
 
 absl::StatusOr<TrainingState> LoadCheckpoint(const std::string& path, const LoadTarget& target) {
+  TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().CheckCheckpoint(kField, path));
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
   if (!reader.ok()) return Annotate(reader.status(), kField);
   const auto places = CheckAll(*reader, target);

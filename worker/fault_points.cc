@@ -2,10 +2,12 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -23,7 +25,14 @@ void LeakPage() {
   close(fd);
 }
 
+// What a slow disk does to one operation.
+void Dawdle() {
+  const timespec time = {.tv_sec = 0, .tv_nsec = 300'000'000};
+  nanosleep(&time, nullptr);
+}
+
 void Act(const std::string& action) {
+  if (action == "slow") Dawdle();
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") kill(getpid(), SIGSTOP);
   if (action == "leak") LeakPage();
@@ -33,7 +42,30 @@ void Act(const std::string& action) {
 
 absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank,
                                                int64_t generation) {
-  if (text.empty()) return FaultPoints();
+  FaultPoints all;
+  if (text.empty()) return all;
+  for (const absl::string_view part : absl::StrSplit(text, ';')) {
+    absl::StatusOr<FaultPoints> one = ParseOne(part, rank, generation);
+    if (!one.ok()) return one;
+    if (!one->spoil_point_.empty()) {
+      all.spoil_point_ = one->spoil_point_;
+      all.spoil_step_ = one->spoil_step_;
+    }
+    if (all.hook_ && one->hook_) {
+      all.hook_ = [first = std::move(all.hook_), second = std::move(one->hook_)](
+                      absl::string_view at, int64_t step) {
+        first(at, step);
+        second(at, step);
+      };
+    } else if (one->hook_) {
+      all.hook_ = std::move(one->hook_);
+    }
+  }
+  return all;
+}
+
+absl::StatusOr<FaultPoints> FaultPoints::ParseOne(absl::string_view text, int rank,
+                                                  int64_t generation) {
   std::map<std::string, std::string> fields;
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
@@ -45,9 +77,11 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank,
   int64_t wanted_rank = 0, wanted_step = 0;
   const std::string point = fields["point"], action = fields["action"];
   if (!absl::SimpleAtoi(fields["rank"], &wanted_rank) || point.empty() ||
-      (action != "kill" && action != "stop" && action != "leak" && action != "spoil")) {
+      (action != "kill" && action != "stop" && action != "leak" && action != "spoil" &&
+       action != "slow")) {
     return absl::InvalidArgumentError(
-        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil[,step=N][,generation=N]");
+        "TESSERA_TEST_FAULT needs rank=N,point=NAME,action=kill|stop|leak|spoil|slow[,step=N]"
+        "[,generation=N], and more of it after a ;");
   }
   std::optional<int64_t> only_step;
   if (fields.count("step") > 0) {
@@ -68,7 +102,7 @@ absl::StatusOr<FaultPoints> FaultPoints::Parse(absl::string_view text, int rank,
   return FaultPoints(
       [point, action, only_step, done = false](absl::string_view at, int64_t step) mutable {
         if (done || at != point || (only_step.has_value() && step != *only_step)) return;
-        done = true;
+        done = action != "slow";
         Act(action);
       });
 }

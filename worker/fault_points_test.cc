@@ -30,6 +30,27 @@ TEST(FaultPointsDeathTest, KillsAtItsPointStepAndRankAlone) {
   EXPECT_EXIT(faults->Hit("reduce"), ::testing::KilledBySignal(SIGKILL), "");
 }
 
+TEST(FaultPointsDeathTest, SeveralFaultsOfOneRankAllCount) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const char* const text =
+      "rank=1,point=vote,step=3,action=kill;rank=0,point=vote,action=kill;"
+      "rank=1,point=reduce,step=7,action=kill;rank=1,point=join,generation=2,action=kill";
+  auto faults = FaultPoints::Parse(text, 1);
+  ASSERT_TRUE(faults.ok()) << faults.status();
+  faults->Hit("join");
+  faults->set_step(7);
+  faults->Hit("vote");
+  EXPECT_EXIT(faults->Hit("reduce"), ::testing::KilledBySignal(SIGKILL), "");
+  faults->set_step(3);
+  EXPECT_EXIT(faults->Hit("vote"), ::testing::KilledBySignal(SIGKILL), "");
+  auto restarted = FaultPoints::Parse(text, 1, /*generation=*/2);
+  ASSERT_TRUE(restarted.ok());
+  restarted->set_step(7);
+  restarted->Hit("reduce");
+  EXPECT_EXIT(restarted->Hit("join"), ::testing::KilledBySignal(SIGKILL), "");
+  EXPECT_FALSE(FaultPoints::Parse("rank=1,point=vote,action=kill;", 1).ok());
+}
+
 TEST(FaultPointsTest, SpoilsOnceAtItsPointStepAndRankAlone) {
   const char* const text = "rank=1,point=reduced,step=7,action=spoil";
   auto other = FaultPoints::Parse(text, 0), faults = FaultPoints::Parse(text, 1);

@@ -123,7 +123,8 @@ v1::JoinRank JoinOf(const v1::AgentHello& hello) {
 }
 
 std::unique_ptr<Collectives> MakeHostCollectives(const std::shared_ptr<HostMemory>& memory,
-                                                 const PlannedUnits& planned, FaultPoints* faults,
+                                                 const PlannedUnits& planned,
+                                                 const RankContext& context,
                                                  std::unique_ptr<HostLinks> links) {
   const v1::AgentHello& hello = memory->hello;
   ShmCollectives::Options options;
@@ -139,7 +140,9 @@ std::unique_ptr<Collectives> MakeHostCollectives(const std::shared_ptr<HostMemor
   }
   for (const v1::Unit& unit : planned.units)
     options.unit_names.push_back(unit.fqn().empty() ? "(root)" : unit.fqn());
-  options.faults = faults;
+  options.faults = context.faults;
+  options.position = context.position.get();
+  options.fingerprint = context.fingerprint;
   if (hello.recover()) options.first_timeout = memory->form_timeout();
   return std::make_unique<ShmCollectives>(std::move(options));
 }
@@ -169,9 +172,8 @@ void JoinWatch::Watch(const HostMemory& memory, MembershipClient* membership) {
     return;
   }
   if (entries[1].revents != 0) {
-    membership->Interrupt(
-        WithReason(absl::AbortedError("the agent hands out the next generation already"),
-                   "GENERATION_ENDED"));
+    membership->Interrupt(WithReason(
+        absl::AbortedError("the agent hands out the next generation already"), "GENERATION_ENDED"));
     return;
   }
   for (size_t i = 2; i < entries.size(); ++i) {

@@ -2,10 +2,11 @@
 // handed out, and the collectives over them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto memory, HostMemory::Map(std::move(handoff)));
-//   auto collectives = MakeHostCollectives(memory, units, faults, std::move(links));
+//   auto collectives = MakeHostCollectives(memory, units, context, std::move(links));
 #ifndef TESSERA_WORKER_HOST_JOINING_H_
 #define TESSERA_WORKER_HOST_JOINING_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,6 +25,7 @@
 #include "worker/fault_points.h"
 #include "worker/membership_client.h"
 #include "worker/memory_file.h"
+#include "worker/position.h"
 
 namespace tessera {
 
@@ -48,10 +50,18 @@ struct HostMemory {
 // What the rank says to the coordinator when it joins.
 v1::JoinRank JoinOf(const v1::AgentHello& hello);
 
-// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They keep
-// `memory`.
+// What a rank's collectives of every generation are told.
+struct RankContext {
+  FaultPoints* faults = nullptr;                          // outlives the collectives
+  std::shared_ptr<PositionPublisher> position = nullptr;  // as faults
+  uint64_t fingerprint = 0;                               // of what the rank holds
+};
+
+// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They
+// keep `memory`.
 std::unique_ptr<Collectives> MakeHostCollectives(const std::shared_ptr<HostMemory>& memory,
-                                                 const PlannedUnits& planned, FaultPoints* faults,
+                                                 const PlannedUnits& planned,
+                                                 const RankContext& context,
                                                  std::unique_ptr<HostLinks> links);
 
 // Until it is destroyed: tells when a peer or the agent is gone, also while nobody waits on shared

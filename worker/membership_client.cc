@@ -43,6 +43,11 @@ class GrpcMembershipClient : public MembershipClient {
     leaving_ = true;
   }
 
+  void SetPosition(std::shared_ptr<const PositionPublisher> position) override {
+    MutexLock lock(mutex_);
+    position_ = std::move(position);
+  }
+
   absl::Status JoinRank(const v1::JoinRank& join, absl::Duration timeout,
                         std::function<void(const absl::Status&)> on_end) override {
     if (attendance_ != nullptr) {
@@ -59,6 +64,7 @@ class GrpcMembershipClient : public MembershipClient {
                   OnResponse(response);
                   return !response.has_end();
                 },
+            .on_heartbeat = [this](v1::Heartbeat& heartbeat) { FillHeartbeat(heartbeat); },
             .on_away = [this](const absl::Status& status) { OnAway(WhyGone(status)); },
             .on_done = [this](const absl::Status& status) { End(WhyGone(status)); }});
     return Await(&GrpcMembershipClient::welcomed_, timeout, "to accept the rank");
@@ -149,6 +155,9 @@ class GrpcMembershipClient : public MembershipClient {
     broken.set_code(static_cast<int>(status.code()));
     broken.set_message(std::string(status.message()));
     if (blamed_rank.has_value()) broken.set_blamed_rank(*blamed_rank);
+    v1::Heartbeat here;
+    FillHeartbeat(here);
+    if (here.has_position()) *broken.mutable_position() = here.position();
     {
       MutexLock lock(mutex_);
       broken_ = request;
@@ -187,6 +196,11 @@ class GrpcMembershipClient : public MembershipClient {
       attendance_->AwaitPresence(give_up - Clock::Real()->Now());
     } while (!reports_.Flush(Clock::Real()->Now() + timeout / 2) &&
              !attendance_->AwaitPresence(absl::ZeroDuration()) && Clock::Real()->Now() < give_up);
+    if (!status.ok()) {
+      v1::AttendRequest last;
+      FillHeartbeat(*last.mutable_heartbeat());
+      attendance_->Send(last);
+    }
     v1::Leave leave;
     leave.set_code(static_cast<int>(status.code()));
     leave.set_message(std::string(status.message()));
@@ -215,6 +229,15 @@ class GrpcMembershipClient : public MembershipClient {
   void OnAway(const absl::Status& status) {
     MutexLock lock(mutex_);
     away_ = status;
+  }
+
+  void FillHeartbeat(v1::Heartbeat& heartbeat) {
+    std::shared_ptr<const PositionPublisher> position;
+    {
+      MutexLock lock(mutex_);
+      position = position_;
+    }
+    if (position != nullptr) *heartbeat.mutable_position() = position->Read();
   }
 
   void OnResponse(const v1::AttendResponse& response) {
@@ -333,6 +356,7 @@ class GrpcMembershipClient : public MembershipClient {
   absl::Status away_ ABSL_GUARDED_BY(mutex_);  // the coordinator is, and why; OK: it is not
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const PositionPublisher> position_ ABSL_GUARDED_BY(mutex_);
 
   std::function<void(const absl::Status&)> on_end_;  // set once, before the stream starts
   ReportSender reports_;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tessera/v1/membership_service.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/position.h"
 
 namespace tessera {
 
@@ -28,6 +29,9 @@ class MembershipClient {
  public:
   virtual ~MembershipClient() = default;
 
+  // From now on heartbeats, and an error with which the rank leaves, say where `position` says that
+  // the rank is. Call before or after JoinRank.
+  virtual void SetPosition(std::shared_ptr<const PositionPublisher> /*position*/) {}
   // Takes the rank and starts to send heartbeats from a thread of its own. `on_end` is called at
   // most once, from another thread, when the coordinator ends the generation (ABORTED,
   // GENERATION_ENDED where the job recovers, else JOB_ENDED) or refuses the rank. One that is away

@@ -74,6 +74,7 @@ absl::Status Session::DeclareOrder(std::vector<int> unshard_order) {
   return impl_->DeclareOrder(std::move(unshard_order));
 }
 absl::StatusOr<StepInfo> Session::BeginStep(const StepOptions& options) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, "the beginning of a step");
   return impl_->BeginStep(options);
 }
 absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) {
@@ -81,38 +82,54 @@ absl::Status Session::BeginMicroBatch(const MicroBatch& micro_batch) {
 }
 absl::StatusOr<UnitLease> Session::Unshard(int unit, Phase phase, Stream* stream) {
   TESSERA_RETURN_IF_ERROR(CheckStream(stream, impl_->parts().stream));
-  return impl_->Unshard(unit, phase);
+  SessionTrace::Call call(impl_->trace(), v1::WORKING, unit, v1::UNSHARD);
+  absl::StatusOr<UnitLease> lease = impl_->Unshard(unit, phase);
+  const bool forward = phase == Phase::kForward || phase == Phase::kEval;
+  if (lease.ok())
+    call.Computes(unit, forward ? v1::FORWARD : v1::BACKWARD, /*record=*/phase != Phase::kEval);
+  return lease;
 }
 absl::Status Session::Prefetch(int unit) { return impl_->Prefetch(unit); }
 absl::StatusOr<GradientSlot> Session::GradientView(int unit, absl::string_view fqn) {
+  const SessionTrace::Call call(impl_->trace());
   return impl_->GradientView(unit, fqn);
 }
 absl::Status Session::SubmitGradient(int unit, absl::string_view fqn, const TensorView& gradient,
                                      const Event& ready) {
+  const SessionTrace::Call call(impl_->trace());
   return impl_->SubmitGradient(unit, fqn, gradient, ready);
 }
 absl::Status Session::Reduce(int unit, Stream* stream) {
   TESSERA_RETURN_IF_ERROR(CheckStream(stream, impl_->parts().stream));
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, unit, v1::REDUCE);
   return impl_->Reduce(unit);
 }
 absl::StatusOr<StepResult> Session::EndStep(const StepMetrics& metrics) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, "the end of the step");
   return impl_->EndStep(metrics);
 }
 absl::StatusOr<SummonedParameter> Session::Summon(absl::string_view fqn, bool writeback) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, "summoning a parameter");
   return impl_->Summon(fqn, writeback);
 }
 absl::StatusOr<std::vector<SummonedParameter>> Session::SummonUnit(int unit, bool keep) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, "summoning a unit");
   return impl_->SummonUnit(unit, keep);
 }
 absl::Status Session::AllReduceSum(absl::Span<double> values) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, "a sum over all ranks");
   return impl_->AllReduceSum(values);
 }
-absl::Status Session::Barrier(absl::string_view what) { return impl_->Barrier(what); }
+absl::Status Session::Barrier(absl::string_view what) {
+  const SessionTrace::Call call(impl_->trace(), v1::WORKING, what);
+  return impl_->Barrier(what);
+}
 void Session::ReportProgress(const v1::Progress& progress) { impl_->ReportProgress(progress); }
 absl::StatusOr<ShardSpan> Session::GradientShard(int unit) const {
   return impl_->GradientShard(unit);
 }
 absl::Status Session::Finish() {
+  const SessionTrace::Call call(impl_->trace(), v1::SAVING, "the last checkpoint and the export");
   TESSERA_RETURN_IF_ERROR(impl_->SaveLast());
   if (impl_->resizing()) return impl_->Finish();
   const absl::StatusOr<std::string> path = WriteExport(*this);

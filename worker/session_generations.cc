@@ -36,8 +36,7 @@ CheckpointSaver::Options MakeSaverOptions(const SessionParts& parts) {
 
 // What another generation mends: a rank, a host or its answer is missing.
 bool IsLoss(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         GenerationEnded(status);
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || GenerationEnded(status);
 }
 
 }  // namespace
@@ -98,7 +97,8 @@ absl::Status SessionImpl::EndGeneration(const absl::Status& why) {
 }
 
 absl::Status SessionImpl::Rejoin() {
-  LogInfo(absl::StrCat(failure_.message(), " after step ", state_.step));
+  LogInfo(absl::StrCat("after step ", state_.step, " ", failure_.message()));
+  trace_.Rejoins();
   life_ = std::make_shared<char>();
   // Whoever writes a checkpoint stops; events of the executor are the collectives'.
   saver_.reset();
@@ -146,6 +146,13 @@ absl::Status SessionImpl::EnterRecovered() {
   return Rejoin();
 }
 
+absl::Status AgreeOnPlan(const SessionParts& parts) {
+  if (parts.held == nullptr) return absl::OkStatus();
+  return parts.held->Check([&](absl::string_view payload, absl::string_view what) {
+    return parts.collectives->Exchange(payload, what);
+  });
+}
+
 void SessionImpl::LeaveUnusedStep() {
   if (!in_step_ || !step_unused_) return;
   executor_->Sweep();
@@ -164,11 +171,11 @@ void SessionImpl::SetState(const FilledWith& start) {
 absl::Status SessionImpl::Recover() {
   const FilledWith start = parts_.store->filled().value_or(FilledWith());
   const KeptSteps own = KeptStepsOf(*parts_.store, start.step);
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> payloads,
-      parts_.collectives->Exchange(
-          absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
-          "every rank to say which steps it has kept"));
+  TESSERA_RETURN_IF_ERROR(AgreeOnPlan(parts_));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> payloads,
+                           parts_.collectives->Exchange(
+                               absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)),
+                               "every rank to say which steps it has kept"));
   std::vector<KeptSteps> kept(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i)
     std::memcpy(&kept[i], payloads[i].data(), sizeof(KeptSteps));
@@ -195,6 +202,28 @@ absl::Status SessionImpl::Recover() {
                        parts_.assignment.generation(),
                        attempt_ > 1 ? absl::StrCat(", attempt ", attempt_) : ""));
   return absl::OkStatus();
+}
+
+StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
+  const StepResult result = Tally(votes);
+  ShardStore& store = *parts_.store;
+  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
+  trace_.Does(v1::WORKING, -1, v1::OPTIMIZER, "the optimizer's first unit");
+  store.FinishStep(result.step, [&](int unit, double us) {
+    trace_.Does(v1::WORKING, unit, v1::OPTIMIZER);
+    if (executor_ != nullptr) executor_->PublishShard(unit);
+    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
+  });
+  const StepRecord record = store.RecordOf(result.step);
+  state_.step = result.step;
+  state_.updates = record.updates();
+  state_.data_position = record.data_position + parts_.spec.global_batch();
+  loss_scale_.Update(result.non_finite);
+  KeepLossScale();
+  attempt_ = 1;
+  resizing_ = result.drain;
+  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
+  return result;
 }
 
 absl::Status SessionImpl::FinishCommitted(int64_t step) {

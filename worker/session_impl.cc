@@ -53,6 +53,7 @@ SessionImpl::SessionImpl(SessionParts parts)
     : parts_(std::move(parts)),
       plan_(MakePlan(parts_)),
       stats_(static_cast<int>(parts_.planned.units.size())),
+      trace_(parts_.position.get(), &stats_),
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
       unmanaged_(norm_type_),
       loss_scale_(parts_.spec.mixed_precision().loss_scale()),
@@ -125,6 +126,7 @@ absl::StatusOr<StepInfo> SessionImpl::BeginStep(const StepOptions& options) {
   if (options.learning_rate_at)
     step_options_.learning_rate = options.learning_rate_at(state_.step + 1);
   parts_.faults->set_step(state_.step + 1);
+  trace_.SetStep(state_.step + 1);
   executor_->BeginStep();
   unmanaged_ = NormSum(norm_type_);
   StepInfo info;
@@ -162,7 +164,7 @@ absl::StatusOr<UnitLease> SessionImpl::Unshard(int unit, Phase phase) {
   }
   TESSERA_RETURN_IF_ERROR(
       Keep(executor_->Unshard(unit, in_order, phase != Phase::kForward,
-                             phase == Phase::kEval && parts_.layout.full_precision_eval())));
+                              phase == Phase::kEval && parts_.layout.full_precision_eval())));
   if (in_order) step_unused_ = false;
   return UnitLease(std::shared_ptr<SessionImpl>(life_, this), unit);
 }
@@ -275,28 +277,9 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
 
   const StepResult result = Commit(*votes);
   in_step_ = false;
+  trace_.Does(v1::SAVING, -1, v1::OPERATION_UNSPECIFIED, "what is due after the step");
   TESSERA_RETURN_IF_ERROR(Keep(saver_->AfterStep(state_)));
   Report(/*now=*/state_.step == 1 || state_.step == parts_.spec.steps());
-  return result;
-}
-
-StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
-  const StepResult result = Tally(votes);
-  ShardStore& store = *parts_.store;
-  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
-  store.FinishStep(result.step, [&](int unit, double us) {
-    if (executor_ != nullptr) executor_->PublishShard(unit);
-    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
-  });
-  const StepRecord record = store.RecordOf(result.step);
-  state_.step = result.step;
-  state_.updates = record.updates();
-  state_.data_position = record.data_position + parts_.spec.global_batch();
-  loss_scale_.Update(result.non_finite);
-  KeepLossScale();
-  attempt_ = 1;
-  resizing_ = result.drain;
-  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
   return result;
 }
 

@@ -15,14 +15,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
-#include "tessera/v1/job.pb.h"
-#include "tessera/v1/plan.pb.h"
 #include "worker/checkpoint_saver.h"
 #include "worker/loss_scale.h"
 #include "worker/norm.h"
 #include "worker/session.h"
 #include "worker/session_parts.h"
-#include "worker/stats_recorder.h"
+#include "worker/session_trace.h"
 #include "worker/unit_executor.h"
 
 namespace tessera {
@@ -35,6 +33,7 @@ class SessionImpl {
   const SessionParts& parts() const { return parts_; }
   const v1::Plan& plan() const { return plan_; }
   FaultPoints& faults() { return *parts_.faults; }
+  SessionTrace& trace() { return trace_; }
   int64_t step() const { return state_.step; }
 
   // Every rank starts from the same step. FAILED_PRECONDITION: names one that does not.
@@ -78,7 +77,7 @@ class SessionImpl {
   // For the headers beside session.h.
   UnitExecutor& executor() { return *executor_; }
   bool in_step() const { return in_step_; }
-  bool begun() const { return begun_; }  // a step, ever
+  bool begun() const { return begun_; }               // a step, ever
   int64_t updates() const { return state_.updates; }  // steps that were not skipped
   bool has_reduce_hook() const { return reduce_hook_ != nullptr; }
   void SetReduceHook(UnitExecutor::ReduceHook hook);
@@ -157,6 +156,7 @@ class SessionImpl {
   v1::Plan plan_;
   std::map<std::string, Place, std::less<>> places_;  // tied names too
   StatsRecorder stats_;
+  SessionTrace trace_;
   std::unique_ptr<UnitExecutor> executor_;  // of the generation
   const double norm_type_;
   NormSum unmanaged_;              // of the step; counted by rank 0
@@ -179,7 +179,7 @@ class SessionImpl {
   int64_t attempt_ = 1;                  // of the step after state_.step
   std::optional<StepResult> recovered_;  // for the next BeginStep to give
   bool begun_ = false;
-  bool step_unused_ = false;             // the last one begun: it may be left as it is
+  bool step_unused_ = false;  // the last one begun: it may be left as it is
   bool resizing_ = false;
   Mutex mutex_;  // of Abort and a change of generation: parts_ stay as they are once left_ is set
   // What the program has set, for every generation's executor.

@@ -6,12 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
 #include "common/process_env.h"
 #include "common/status_macros.h"
 #include "worker/agent_generations.h"
 #include "worker/agent_socket.h"
+#include "worker/agreement.h"
 #include "worker/blame.h"
 #include "worker/checkpoint.h"
 #include "worker/checkpoint_loader.h"
@@ -47,6 +49,12 @@ absl::Status CheckFingerprints(const v1::Assignment& assignment, const v1::Layou
                      "coordinator and worker are of different builds"));
   }
   return absl::OkStatus();
+}
+
+// Another plan than the one that the rank was given, with the same bytes everywhere.
+void SpoilPlanForTests(PlannedUnits& planned) {
+  v1::Unit& unit = planned.units.front();
+  unit.set_reduce_dtype(unit.reduce_dtype() == v1::FLOAT64 ? v1::FLOAT32 : v1::FLOAT64);
 }
 
 // `built`: what the rank has built; null: nothing, and the seed gives the first values.
@@ -134,18 +142,21 @@ absl::Status BecomeReady(const std::shared_ptr<HostMemory>& memory,
   TESSERA_ASSIGN_OR_RETURN(parts.planned,
                            parts.membership->ListUnits(join.job(), join.generation(), timeout));
   TESSERA_RETURN_IF_ERROR(CheckFingerprints(hello.assignment(), hello.layout(), parts.planned));
+  if (parts.faults->Spoils("plan")) SpoilPlanForTests(parts.planned);
+  parts.held = std::make_shared<Agreement>(
+      AgreementText(parts.planned.units, hello.layout(), parts.planned.layouts, hello.spec()));
+  const RankContext context{parts.faults.get(), parts.position, parts.held->fingerprint()};
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<HostLinks> links,
       MeetHosts(hello, memory->file(HandoffFile::kGradient), parts.membership.get()));
-  parts.collectives =
-      MakeHostCollectives(memory, parts.planned, parts.faults.get(), std::move(links));
+  parts.collectives = MakeHostCollectives(memory, parts.planned, context, std::move(links));
   TESSERA_RETURN_IF_ERROR(relay->Connect(parts.collectives.get()));
   TESSERA_RETURN_IF_ERROR(TakeDevice(hello, on_gpu, memory->file(HandoffFile::kRank), parts));
   TESSERA_RETURN_IF_ERROR(MakeStore(*memory, parts));
   TESSERA_RETURN_IF_ERROR(FillUnlessKept(hello, built, parts));
   if (CanRecover(hello.spec(), hello.layout())) {
     parts.next = std::make_shared<AgentGenerations>(AgentGenerations::Options{
-        .memory = memory, .relay = relay, .planned = parts.planned, .faults = parts.faults.get()});
+        .memory = memory, .relay = relay, .planned = parts.planned, .context = context});
   }
   // The other ranks wait to hear what the file has kept; after that it is ready.
   if (parts.recover) return absl::OkStatus();
@@ -167,11 +178,35 @@ absl::Status TakeHandoff(AgentHandoff handoff, const ProcessEnv& env,
   parts.layout = hello.layout();
   parts.host = hello.host();
   parts.incarnation = hello.incarnation();
+  parts.position = std::make_shared<PositionPublisher>();
+  parts.membership->SetPosition(parts.position);
   parts.gradients_dir = env.test_gradients_dir;
   parts.run = hello.run();
   parts.recover = hello.recover();
   parts.writer_faults = std::make_shared<FaultPoints>(faults);
   parts.faults = std::make_unique<FaultPoints>(std::move(faults));
+  return absl::OkStatus();
+}
+
+// The generation that this process was started for ended, `why`, before it could join: the agent
+// hands out the next.
+absl::Status TakeNext(const absl::Status& why, std::shared_ptr<HostMemory>& memory,
+                      std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
+  relay->Connect(nullptr).IgnoreError();
+  if (!absl::IsAborted(why)) parts.membership->Break(why, BlamedRank(why));
+  const absl::Time deadline = Clock::Real()->Now() + LongestRecovery(memory->hello.spec());
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                           AwaitFurtherHandoff(*memory, *relay, /*wake_fd=*/-1, deadline));
+  parts.directory_lock.Reset();
+  parts.next.reset();
+  parts.store.reset();
+  parts.membership.reset();
+  parts.collectives.reset();
+  TESSERA_ASSIGN_OR_RETURN(memory, memory->Next(std::move(handoff)));
+  relay = std::make_shared<EndRelay>(relay->on_end());
+  parts.membership = CreateMembershipClient(memory->hello.coordinator());
+  parts.membership->SetPosition(parts.position);
+  parts.assignment = memory->hello.assignment();
   return absl::OkStatus();
 }
 
@@ -183,9 +218,15 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
   std::shared_ptr<HostMemory> memory;
   absl::Status status = TakeHandoff(std::move(rank.handoff), env, memory, parts);
   if (status.ok()) status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
+  while (parts.recover && IsPassedOver(status)) {
+    status = TakeNext(status, memory, rank.relay, parts);
+    if (!status.ok()) break;
+    status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
+  }
   if (!status.ok()) {
     rank.relay->Connect(nullptr).IgnoreError();
-    parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+    if (parts.membership != nullptr)
+      parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;
   }
   const bool recover = parts.recover;
@@ -194,8 +235,9 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
   auto impl = std::make_shared<SessionImpl>(std::move(parts));
   if (recover) {
     status = impl->EnterRecovered();
-  } else if (loads) {
-    status = impl->AgreeOnStart();
+  } else {
+    status = AgreeOnPlan(impl->parts());
+    if (status.ok() && loads) status = impl->AgreeOnStart();
   }
   if (!status.ok()) {
     impl->Abort(status);

@@ -9,10 +9,12 @@
 #include "common/unique_fd.h"
 #include "tessera/v1/job.pb.h"
 #include "tessera/v1/plan.pb.h"
+#include "worker/agreement.h"
 #include "worker/collectives/collectives.h"
 #include "worker/fault_points.h"
 #include "worker/membership_client.h"
 #include "worker/next_generation.h"
+#include "worker/position.h"
 #include "worker/shard_store.h"
 #include "worker/training_state.h"
 
@@ -29,12 +31,14 @@ struct SessionParts {
   std::string incarnation;
   std::string
       gradients_dir;  // where the first step's gradient shards are written, for tests; "": nowhere
-  UniqueFd directory_lock;  // as PrepareDirectory gave it
-  TrainingState start;      // what the shards were filled with
-  std::string run;          // of the job, for the index of its checkpoints
+  UniqueFd directory_lock;                      // as PrepareDirectory gave it
+  TrainingState start;                          // what the shards were filled with
+  std::string run;                              // of the job, for the index of its checkpoints
+  std::shared_ptr<PositionPublisher> position;  // null: nobody wants to know
+  std::shared_ptr<const Agreement> held;        // what the ranks agree on; null: nothing
   // The memory file holds what an earlier process left, and the job goes on from it (Recover).
   bool recover = false;
-  // How the rank gets into a next generation; null: there is none, and a lost rank ends the session.
+  // How the rank gets into a next generation; null: a lost rank ends the session.
   std::shared_ptr<NextGeneration> next;
   std::unique_ptr<FaultPoints> faults;
   std::shared_ptr<FaultPoints> writer_faults;  // of the thread that writes checkpoints; may be null
@@ -49,6 +53,9 @@ struct SessionParts {
 
 // The ranks that have the shards of one copy of the model, this rank among them.
 Group ShardGroupOf(const v1::Assignment& assignment, const v1::Layout& layout, int host);
+
+// Every rank holds what this one does. FAILED_PRECONDITION (RANKS_DISAGREE).
+absl::Status AgreeOnPlan(const SessionParts& parts);
 
 }  // namespace tessera
 

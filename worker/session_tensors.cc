@@ -88,7 +88,8 @@ absl::StatusOr<GradientSlot> SessionImpl::GradientView(int unit, absl::string_vi
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", fqn, "\" is frozen (requires_grad is false)"));
   }
-  absl::StatusOr<UnitExecutor::GradientTarget> target = executor_->GradientOf(unit, place.parameter);
+  absl::StatusOr<UnitExecutor::GradientTarget> target =
+      executor_->GradientOf(unit, place.parameter);
   TESSERA_RETURN_IF_ERROR(Keep(target.status()));
   return GradientSlot{.view = View(place, target->data), .accumulate = target->accumulate};
 }

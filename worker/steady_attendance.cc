@@ -132,7 +132,8 @@ class SteadyAttendance::Impl {
     std::unique_ptr<AttendClient> stream = AttendClient::Start(
         options, opening.front(),
         {.on_response = [this](const v1::AttendResponse& response) { OnResponse(response); },
-         .on_done = [this](const absl::Status& status) { OnStreamDone(status); }});
+         .on_done = [this](const absl::Status& status) { OnStreamDone(status); },
+         .on_heartbeat = handlers_.on_heartbeat});
     for (size_t i = 1; i < opening.size(); ++i) stream->Send(opening[i]);
     MutexLock lock(mutex_);
     for (const v1::AttendRequest& request : std::exchange(waiting_, {})) stream->Send(request);

@@ -43,6 +43,8 @@ class SteadyAttendance {
     std::function<std::vector<v1::AttendRequest>(bool again)> opening;
     // Every message, each stream's Welcome included. False: nothing comes after it.
     std::function<bool(const v1::AttendResponse&)> on_response;
+    // As AttendClient::Handlers::on_heartbeat.
+    std::function<void(v1::Heartbeat&)> on_heartbeat = {};
     // A stream broke, and why; another one is tried. May be absent.
     std::function<void(const absl::Status&)> on_away = {};
     // Exactly once, after everything else: the coordinator's last answer; CANCELLED: the destructor

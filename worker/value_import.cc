@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/dtype.h"
 #include "common/errors.h"
+#include "common/file_roots.h"
 #include "common/float_bits.h"
 #include "common/logging.h"
 #include "common/name_rules.h"
@@ -88,8 +89,11 @@ class Importer {
     importer.path_ = checkpoint.import();
     TESSERA_ASSIGN_OR_RETURN(
         importer.rules_, NameRules::Create("checkpoint.import_names", checkpoint.import_names()));
+    TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().CheckImport(importer.path_));
     TESSERA_ASSIGN_OR_RETURN(const SafetensorsFolder folder, ReadSafetensorsFolder(importer.path_));
     for (size_t i = 0; i < folder.paths.size(); ++i) {
+      // A folder in the root may have links that lead out.
+      TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().CheckImport(folder.paths[i]));
       TESSERA_ASSIGN_OR_RETURN(SafetensorsReader reader,
                                SafetensorsReader::Open(folder.paths[i], folder.files[i].name));
       importer.readers_.push_back(std::move(reader));

@@ -14,13 +14,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/client_security.h"
 #include "common/end_signals.h"
 #include "common/errors.h"
 #include "common/exit_code.h"
+#include "common/file_roots.h"
 #include "common/find_program.h"
 #include "common/host_port.h"
 #include "common/logging.h"
 #include "common/process_env.h"
+#include "common/security_flags.h"
 #include "common/status_macros.h"
 #include "worker/agent.h"
 #include "worker/device/probe.h"
@@ -59,6 +62,8 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
       "program", flags.agent.program,
       "-- PROGRAM ARGS: what to run as each rank of a job with the workload attached [the "
       "job's built-in workload]");
+  AddSecurityFlags(app);
+  AddRootFlags(app);
   app.add_flag("--run_workload", flags.run_workload)->group("");
   try {
     app.parse(argc, argv);
@@ -84,6 +89,8 @@ absl::Status Complete(Agent::Options& options) {
     return InvalidField("--coordinator", "is not given; give HOST:PORT or set TESSERA_COORDINATOR");
   }
   TESSERA_RETURN_IF_ERROR(CheckHostPort("--coordinator", options.coordinator));
+  TESSERA_RETURN_IF_ERROR(CheckClientSecurity(options.coordinator));
+  TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().Check());
   if (!options.program.empty()) {
     options.attached = true;
     TESSERA_ASSIGN_OR_RETURN(options.program[0], FindProgram(options.program[0], env.path));

@@ -156,9 +156,11 @@ class Sandbox:
         path.write_text(json.dumps(job), encoding="utf-8")
         return path
 
-    def start_coordinator(self, drain_delay="0s"):
+    def start_coordinator(self, *flags, drain_delay="0s", **env):
         """(program, HOST:PORT)"""
-        program = self.start(COORDINATOR, "--listen=127.0.0.1:0", f"--drain_delay={drain_delay}")
+        program = self.start(
+            COORDINATOR, "--listen=127.0.0.1:0", f"--drain_delay={drain_delay}", *flags, **env
+        )
         return program, program.wait_for_line(r"listening (\S+:\d+)$").group(1)
 
     def start_agent(self, address, workers, *argv, **env):

@@ -14,13 +14,25 @@ def _as_dict(message):
 
 
 class Reflection:
-    def __init__(self, address):
-        self._channel = grpc.insecure_channel(address)
+    def __init__(self, address, channel=None):
+        self._channel = channel or grpc.insecure_channel(address)
         self._database = ProtoReflectionDescriptorDatabase(self._channel)
         self._pool = descriptor_pool.DescriptorPool(self._database)
 
     def services(self):
         return sorted(self._database.get_services())
+
+    def methods(self, service):
+        """(name, client streams, server streams) of each method of a service, by its full name."""
+        described = self._pool.FindServiceByName(service)
+        return [
+            (method.name, method.client_streaming, method.server_streaming)
+            for method in described.methods
+        ]
+
+    def request_type(self, service, method):
+        """The descriptor of what a method takes."""
+        return self._pool.FindServiceByName(service).FindMethodByName(method).input_type
 
     def call(self, service, method, **fields):
         """The response of tessera.v1.SERVICE/METHOD to `fields`, as a dict in proto JSON."""

@@ -68,3 +68,64 @@ def test_what_cannot_be_measured_is_refused(sandbox):
         assert len(program.err) == 1 and named in program.err[0], program.transcript()
         assert program.out == []
     assert sandbox.tessera("bench").code == 2
+
+
+def test_control_forms_a_job_of_simulated_workers(sandbox):
+    # More streams on a connection than servers often allow.
+    program = sandbox.tessera(
+        "bench",
+        "control",
+        "--workers=300",
+        "--connections=2",
+        "--seconds=1",
+        "--plan_calls=5",
+        "--output=json",
+    )
+    assert program.code == 0, program.transcript()
+    document = json.loads("\n".join(program.out))
+    assert (document["workers"], document["connections"]) == (300, 2)
+    # Llama-3.1-405B: 126 layers and the root. 300 workers are 6 on each of 50 hosts.
+    assert (document["units"], document["hosts"]) == (127, 50)
+    assert isinstance(document["coordinator_peak_rss_bytes"], str)
+    assert int(document["coordinator_peak_rss_bytes"]) > 1 << 20
+    for key in (
+        "form_seconds",
+        "coordinator_cpu_seconds",
+        "steady_core_fraction",
+        "get_plan_p99_seconds",
+        "heartbeats_per_second",
+        "reports_per_second",
+    ):
+        assert document[key] > 0, document
+    sandbox.await_nothing_left()
+
+
+def test_control_compares_several_numbers_of_workers(sandbox):
+    flags = ("--workers=8,16", "--connections=3", "--seconds=1", "--plan_calls=1")
+    table = sandbox.tessera("bench", "control", *flags)
+    assert table.code == 0, table.transcript()
+    rows = [line.split() for line in table.out if line.strip()]
+    assert rows[0][:2] == ["WORKERS", "CONN"]
+    assert [row[:2] for row in rows[1:3]] == [["8", "3"], ["16", "3"]]
+    assert rows[2][3].startswith("x"), "the growth against the row before"
+    assert max(map(len, table.out)) <= 80
+    both = sandbox.tessera("bench", "control", *flags, "--output=json")
+    assert both.code == 0, both.transcript()
+    results = json.loads("\n".join(both.out))["results"]
+    assert [result["workers"] for result in results] == [8, 16]
+
+
+def test_control_refuses_what_it_cannot_measure(sandbox):
+    for flag, named in [
+        ("--workers=0", "--workers"),
+        ("--workers=100000", "--workers"),
+        ("--workers=many", "--workers"),
+        ("--connections=0", "--connections"),
+        ("--connections=100000", "--connections"),
+        ("--seconds=0", "--seconds"),
+        ("--plan_calls=0", "--plan_calls"),
+    ]:
+        program = sandbox.tessera("bench", "control", flag)
+        assert program.code == 2, program.transcript()
+        assert len(program.err) == 1 and named in program.err[0], program.transcript()
+        assert program.out == []

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint_reader.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,16 +29,16 @@ constexpr int64_t kSteps = 4;
 class Trace {
  public:
   void Add(int rank, const StepResult& result) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto [seen, added] = norms_[rank].emplace(result.step, result.gradient_norm);
     EXPECT_EQ(seen->second, result.gradient_norm) << added << " " << rank << " " << result.step;
   }
   void SetValues(int rank, ToyValues values) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     values_[rank] = std::move(values);
   }
   void AddAttempt(int64_t step, int64_t attempt) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     attempts_[step] = std::max(attempts_[step], attempt);
   }
 
@@ -48,7 +48,7 @@ class Trace {
   std::map<int64_t, int64_t> attempts_;
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
 absl::Status TrainOn(Session& session, Trace& trace) {
@@ -106,9 +106,9 @@ void ExpectUnharmed(const ToyWorld& world, const std::vector<Death>& deaths) {
   Trace& expected = Undisturbed(world);
   Trace trace;
   int died = 0;
-  ExpectOk(RunMortalRanks(
-      JobOf(world), world.ranks, deaths,
-      [&](Session& session) { return Train(session, trace); }, {.died = &died}));
+  ExpectOk(RunMortalRanks(JobOf(world), world.ranks, deaths,
+                          [&](Session& session) { return Train(session, trace); },
+                          {.died = &died}));
   EXPECT_EQ(died, static_cast<int>(deaths.size()));
   for (int rank = 0; rank < world.ranks; ++rank) {
     EXPECT_EQ(trace.values_[rank], expected.values_[rank]) << rank;
@@ -155,7 +155,7 @@ std::vector<Case> Cases() {
 
 // Of a coordinator that listens.
 struct Heard {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::pair<int, int>> broken;  // a rank, and whom it blames; -1: nobody
   std::vector<std::string> messages;
   bool draining = false;
@@ -181,12 +181,12 @@ class Line final : public MembershipClient {
   }
   absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override { return absl::OkStatus(); }
   void Break(const absl::Status& status, std::optional<int> blamed_rank) override {
-    std::lock_guard lock(heard_->mutex);
+    MutexLock lock(heard_->mutex);
     heard_->broken.emplace_back(rank_, blamed_rank.value_or(-1));
     heard_->messages.emplace_back(status.message());
   }
   bool Draining() const override {
-    std::lock_guard lock(heard_->mutex);
+    MutexLock lock(heard_->mutex);
     return heard_->draining;
   }
   void Interrupt(const absl::Status&) override {}
@@ -222,10 +222,9 @@ TEST(RecoveryTest, ARankIsLostDuringARecovery) {
       ExpectUnharmed({unshard, 2}, {{.rank = 1, .point = "optimizer", .step = 2},
                                     {.rank = second, .point = "barrier", .generation = 2}});
     }
-    ExpectUnharmed({unshard, 2},
-                   {{.rank = 1, .point = "undo_written", .step = 2},
-                    {.rank = 1, .point = "undo_written", .step = 2, .generation = 2},
-                    {.rank = 1, .point = "optimizer", .step = 2, .generation = 3}});
+    ExpectUnharmed({unshard, 2}, {{.rank = 1, .point = "undo_written", .step = 2},
+                                  {.rank = 1, .point = "undo_written", .step = 2, .generation = 2},
+                                  {.rank = 1, .point = "optimizer", .step = 2, .generation = 3}});
   }
 }
 
@@ -299,8 +298,7 @@ TEST(RecoveryTest, CallsSayThatTheGenerationHasEndedAndLeasesAreDropped) {
     EXPECT_TRUE(GenerationEnded(session.EndStep({}).status()));
     EXPECT_TRUE(GenerationEnded(session.Summon("emb.weight").status()));
     EXPECT_TRUE(GenerationEnded(session.Finish()));
-    EXPECT_EQ(lease.Parameter("emb.weight").status().code(),
-              absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(lease.Parameter("emb.weight").status().code(), absl::StatusCode::kFailedPrecondition);
     const absl::Status trained = Train(session, trace);  // over the lease of long ago
     EXPECT_FALSE(lease.Parameter("emb.weight").ok());
     return trained;
@@ -334,8 +332,8 @@ TEST(RecoveryTest, AStepThatWasTheLastOfADrainStaysTheLast) {
       if (!GenerationEnded(status)) return status;
     }
   };
-  ExpectOk(RunMortalRanks(JobOf({"slots", 2}), 2, {{.rank = 1, .point = "optimizer", .step = 1}}, body,
-                          options));
+  ExpectOk(RunMortalRanks(JobOf({"slots", 2}), 2, {{.rank = 1, .point = "optimizer", .step = 1}},
+                          body, options));
   EXPECT_EQ(drained, 2);
 }
 
@@ -345,7 +343,7 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
     job.set_steps(3);
     job.mutable_memory()->set_accumulate_unsynchronized(true);
     std::map<int, ToyValues> values[2];
-    std::mutex mutex;
+    Mutex mutex;
     const auto run = [&](int which, const std::vector<Death>& deaths) {
       ExpectOk(RunMortalRanks(job, 2, deaths, [&](Session& session) -> absl::Status {
         for (;;) {
@@ -363,7 +361,7 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
           TESSERA_RETURN_IF_ERROR(status);
           // What leaves a step that nobody wants.
           TESSERA_ASSIGN_OR_RETURN(ToyValues all, ToySummonAll(session));
-          std::lock_guard lock(mutex);
+          MutexLock lock(mutex);
           values[which][session.rank()] = std::move(all);
           return session.Finish();
         }
@@ -404,8 +402,8 @@ TEST(RecoveryTest, ACheckpointThatWasBeingWrittenIsSavedAgain) {
     job.mutable_checkpoint()->set_export_(false);
     Trace trace;
     int died = 0;
-    ExpectOk(RunMortalRanks(
-        job, 2, deaths, [&](Session& session) { return Train(session, trace); }, {.died = &died}));
+    ExpectOk(RunMortalRanks(job, 2, deaths, [&](Session& session) { return Train(session, trace); },
+                            {.died = &died}));
     EXPECT_EQ(died, static_cast<int>(deaths.size())) << name;
     return NewestIn(dir);
   };

@@ -97,6 +97,7 @@ class ShmCollectives::AcquireOperation final : public Operation {
     return absl::StrCat("the gradient buffer of unit ", owner_->options_.unit_names[unit_]);
   }
   std::vector<int> Missing() const override { return owner_->Below(slot_, true, tenancy_ - 1); }
+  std::pair<int, v1::Operation> Place() const override { return {unit_, v1::REDUCE_WAIT}; }
 
  private:
   const int unit_;
@@ -219,6 +220,7 @@ ShmCollectives::ShmCollectives(Options options)
       tenancy_(options_.sync.unsharded_slots + options_.sync.gradient_slots, 0),
       group_start_(options_.group.ranks.front() - options_.sync.first_rank),
       resident_slot_(ResidentSlots(options_.layout, options_.unit_names.size())) {
+  sync_.record(sync_.index()).fingerprint.store(options_.fingerprint, std::memory_order_release);
   if (options_.first_timeout > absl::ZeroDuration()) sync_.set_timeout(options_.first_timeout);
   if (options_.hosts != nullptr) options_.hosts->SetOnProgress([this] { sync_.Wake(); });
 }
@@ -258,16 +260,22 @@ absl::Status ShmCollectives::Progress() {
 }
 
 absl::Status ShmCollectives::WaitFor(Operation& operation) {
+  const std::pair<int, v1::Operation> place = operation.Place();
+  const PositionPublisher::Waiting waiting(
+      options_.position, place.first, place.second,
+      place.second == v1::OPERATION_UNSPECIFIED ? operation.What() : "");
   faults_.Hit("unshard_wait");
-  TESSERA_RETURN_IF_ERROR(sync_.WaitUntil(
-      [&]() -> absl::StatusOr<bool> {
-        AdvancePending();
-        if (operation.done) return true;
-        TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
-        TESSERA_RETURN_IF_ERROR(CheckHosts());
-        return false;
-      },
-      [&] { return operation.What(); }, [&] { return operation.Missing(); }));
+  TESSERA_RETURN_IF_ERROR(
+      EndWait(sync_.WaitUntil(
+                  [&]() -> absl::StatusOr<bool> {
+                    AdvancePending();
+                    if (operation.done) return true;
+                    TESSERA_RETURN_IF_ERROR(CheckAgreement(operation.tag()));
+                    TESSERA_RETURN_IF_ERROR(CheckHosts());
+                    return false;
+                  },
+                  [&] { return operation.What(); }, [&] { return operation.Missing(); }),
+              operation.tag(), [&] { return operation.Missing(); }));
   // Ranks that took different units to the same slot have all arrived, and hold a mixture.
   return CheckAgreement(operation.tag());
 }

@@ -9,6 +9,7 @@
 #ifndef TESSERA_WORKER_COLLECTIVES_SHM_COLLECTIVES_H_
 #define TESSERA_WORKER_COLLECTIVES_SHM_COLLECTIVES_H_
 
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <string>
@@ -16,11 +17,13 @@
 #include <vector>
 
 #include "tessera/v1/plan.pb.h"
+#include "tessera/v1/stats.pb.h"
 #include "worker/collectives/collectives.h"
 #include "worker/collectives/cpu_kernels.h"
 #include "worker/collectives/host_sync.h"
 #include "worker/collectives/host_turns.h"
 #include "worker/fault_points.h"
+#include "worker/position.h"
 
 namespace tessera {
 
@@ -43,6 +46,11 @@ class ShmCollectives final : public Collectives {
     // By unit index, for errors.
     std::vector<std::string> unit_names;
     FaultPoints* faults = nullptr;
+    // What this rank's plan and layout are, in one word that is the same on every rank; 0: not
+    // compared. A rank that holds others is refused in the first operation of a unit.
+    uint64_t fingerprint = 0;
+    // Told where the rank waits. Outlives the collectives; may be null.
+    PositionPublisher* position = nullptr;
     // In place of sync.timeout until all ranks have met in an exchange: those that are started
     // again take longer to come than others to wait. Zero: no other.
     absl::Duration first_timeout = absl::ZeroDuration();
@@ -101,9 +109,18 @@ class ShmCollectives final : public Collectives {
   absl::Status WaitFor(Operation& operation);
   // Numbers the next collective and lets the others see it.
   uint64_t Issue(Kind kind, int unit);
-  // FAILED_PRECONDITION: some rank issued something else as its collective of the same number.
+  // FAILED_PRECONDITION: some rank issued something else as its collective of the same number
+  // (ORDER_MISMATCH), or holds another plan or layout (RANKS_DISAGREE).
   absl::Status CheckAgreement(uint64_t tag) const;
+  absl::Status CheckFingerprint(int local_rank) const;
+  // `status` of a wait that is over; where it is DEADLINE_EXCEEDED, with what the ranks that are
+  // missing have issued last. The place of a failed wait is the last that this rank says.
+  absl::Status EndWait(absl::Status status, uint64_t tag,
+                       absl::FunctionRef<std::vector<int>()> missing);
+  // Of the last collective that a local rank has issued; 0: none.
+  uint64_t LastIssued(int local_rank) const;
   std::string Describe(uint64_t tag) const;
+  static std::pair<int, v1::Operation> PlaceOf(uint64_t tag);
   // Local ranks' world ranks whose counter is below `tenancy`.
   std::vector<int> Below(int slot, bool left, uint64_t tenancy) const;
   bool Resident() const { return options_.layout.unshard_mode() == v1::RESIDENT; }

@@ -50,7 +50,9 @@ struct RankControl {
   std::atomic<uint64_t> issued[kIssueRing];
   // Exchanges that the rank has contributed to, and what it contributed to the last two.
   std::atomic<uint64_t> exchanged;
-  char padding[56];
+  // ShmCollectives::Options::fingerprint.
+  std::atomic<uint64_t> fingerprint;
+  char padding[48];
   char exchange[2][kExchangeBytes];
 };
 static_assert(sizeof(RankControl) <= kRankControlFixedBytes);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/collectives/shm_collectives.h"
@@ -20,6 +21,8 @@ class ShmCollectives::Operation : public Event::State {
   virtual std::string What() const = 0;
   // World ranks that have not arrived.
   virtual std::vector<int> Missing() const = 0;
+  // What waits for it, of which unit; OPERATION_UNSPECIFIED: see What.
+  virtual std::pair<int, v1::Operation> Place() const { return owner_->PlaceOf(tag_); }
 
   absl::StatusOr<bool> Poll() override {
     owner_->AdvancePending();

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
+#include "common/file_roots.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/text_data.h"
@@ -89,6 +90,7 @@ class GptProgram {
     SetComputeThreads(static_cast<int>(job.threads_per_worker()));
     GptShape shape = ShapeOf(job, session.world_size());
     shape.bfloat16 = MultipliesBFloat16(session);
+    TESSERA_RETURN_IF_ERROR(FileRoots::OfProcess().CheckData(job.data()));
     TESSERA_ASSIGN_OR_RETURN(TextData text,
                              LoadText(job.data(), job.global_batch(), shape.context));
     TESSERA_ASSIGN_OR_RETURN(GptUnits units, FindGptUnits(session.plan(), shape));

@@ -180,10 +180,6 @@ void Checker::Saw(const v1::Job& job) {
            absl::StrCat(job.name(), " was ", v1::JobState_Name(before.state()), " and is ",
                         v1::JobState_Name(job.state())));
     }
-    if (before.step() > job.step()) {
-      Fail(Invariant::kNothingLost,
-           absl::StrCat(job.name(), " showed step ", before.step(), " and now shows ", job.step()));
-    }
   }
   // 0: it has taken the name and has none yet.
   if (before.generation() > job.generation() && job.generation() > 0) {

@@ -12,9 +12,6 @@ uint64_t Mix(uint64_t value, int64_t step) {
   return (value ^ static_cast<uint64_t>(step)) * 0x9e3779b97f4a7c15 + 1;
 }
 
-constexpr absl::Duration kLeastBackOff = absl::Milliseconds(100);
-constexpr absl::Duration kMostBackOff = absl::Seconds(1);
-
 }  // namespace
 
 uint64_t ValueAfter(int64_t step) {

@@ -168,6 +168,9 @@ class CoordinatorCore : protected CoordinatorBase {
   absl::StatusOr<std::optional<MemberId>> RejoinHostLocked(const v1::JoinHost& join,
                                                            std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<MemberId>> RejoinJobLocked(JobEntry& job, const v1::JoinHost& join,
+                                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<MemberId> RejoinRankLocked(const v1::JoinRank& join,
                                             std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

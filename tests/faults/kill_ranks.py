@@ -3,7 +3,7 @@
 
     python tests/faults/kill_ranks.py [--kills=50] [--per_job=5] [--seed=1]
 
-Each job has 4 workers, 200 steps and a checkpoint every 20. The moments are drawn over the phases of a step (barrier, reduce,
+Each job has 4 workers, 200 steps and a checkpoint every 10. The moments are drawn over the phases of a step (barrier, reduce,
 optimizer, checkpoint) by fault points, so that the log says where each kill hit; a rank may be killed again after it was
 started again. Every job must SUCCEED, with the losses and the export, bit for bit, of the undisturbed one.
 
@@ -26,7 +26,7 @@ from programs import PATIENCE, Sandbox  # noqa: E402
 
 WORKERS = 4
 STEPS = 200
-EVERY = 20
+EVERY = 10
 POINTS = {
     "barrier": ["barrier", "unshard_wait"],
     "reduce": ["gradient_acquire", "reduce_ready", "reduce", "reduce_read", "reduced", "vote"],
@@ -40,24 +40,24 @@ def spec_of(name, sandbox):
 
 
 def draw_kills(draw, count):
-    """Kills of one job in the order of their steps; a process is killed once, so that later kills of a rank are of the
-    process that was started for the generation after its last death."""
-    steps = sorted(draw.sample(range(2, STEPS - 1), count))
+    """Kills of one job in the order of their steps, some steps apart. A process is killed once: a later kill of a rank is of
+    the process that was started for the generation after its last death."""
     kills, started = [], {}  # rank -> generation of its process
-    for number, step in enumerate(steps):
+    span = (STEPS - 10) // count
+    for number in range(count):
+        first = 5 + number * span
+        steps = range(first, first + max(1, span - 10))
         phase = draw.choice(sorted(POINTS))
-        if phase == "checkpoint":
-            # Of the save that follows it; two kills must not be of one step.
-            step = min(STEPS - EVERY, (step // EVERY + 1) * EVERY)
-        if kills and step <= kills[-1]["step"]:
-            step, phase = kills[-1]["step"] + 1, "reduce"
+        saved = [step for step in steps if step % EVERY == 0]
+        if phase == "checkpoint" and not saved:
+            phase = "optimizer"
         rank = draw.randrange(WORKERS)
         kills.append(
             {
                 "rank": rank,
                 "phase": phase,
                 "point": draw.choice(POINTS[phase]),
-                "step": step,
+                "step": draw.choice(saved if phase == "checkpoint" else steps),
                 "generation": started.get(rank, 1),
             }
         )
@@ -73,7 +73,7 @@ def fault_of(kills):
 
 
 def children(cluster):
-    """The ranks' processes: children of the agent that run its program."""
+    """The ranks' processes: those whose parent is the agent."""
     agent = cluster.agents[0].pid
     found = []
     for pid in cluster.sandbox.left():
@@ -86,19 +86,31 @@ def children(cluster):
     return found
 
 
+def follow(cluster, deaths):
+    """Waits until every rank has a process, and has their ends told: before the ranks take another step."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        alive = [pid for pid in children(cluster) if pid not in deaths.at]
+        for pid in alive:
+            deaths.add(pid)
+        if len(alive) == WORKERS:
+            return
+        assert time.monotonic() < deadline, f"only {alive} of {WORKERS} ranks have processes"
+
+
 def run_job(sandbox, name, kills, log):
     """Returns (cluster, measured): of each kill seconds to RECOVERING and to RUNNING."""
     cluster = Cluster(sandbox, spec_of(name, sandbox)).submit()
     cluster.start_agent(WORKERS, TESSERA_TEST_FAULT=fault_of(kills))
     deaths, known, measured = Deaths(), set(), []
+    follow(cluster, deaths)
     running = cluster.await_running()
     for kill in kills:
-        for pid in children(cluster):
-            deaths.add(pid)
         died = deaths.wait_for_another(known, PATIENCE)
         assert died is not None, f"no rank died for {kill}\n{cluster.watch.transcript()}"
         known.add(died[0])
         seen = cluster.watch.next_line("state RECOVERING", running)[0]
+        follow(cluster, deaths)
         running = cluster.await_running(after=seen)
         detected, next_step = seen - died[1], running - died[1]
         measured.append((detected, next_step))
@@ -107,7 +119,8 @@ def run_job(sandbox, name, kills, log):
             f" of step {kill['step']}: RECOVERING after {detected:.3f} s, RUNNING after"
             f" {next_step:.3f} s"
         )
-    return cluster, deaths, measured
+    deaths.close()
+    return cluster, measured
 
 
 def main():
@@ -139,12 +152,11 @@ def main():
         kills = draw_kills(draw, min(flags.per_job, flags.kills - done))
         sandbox = box()
         number += 1
-        cluster, deaths, times = run_job(sandbox, f"job-{number}", kills, log)
+        cluster, times = run_job(sandbox, f"job-{number}", kills, log)
         ended = cluster.await_end("SUCCEEDED")
         assert int(ended["recoveries"]) == len(kills), ended
         assert cluster.losses() == losses, f"{cluster.losses()}\nare not\n{losses}"
         assert cluster.export().read_bytes() == export, "the export differs"
-        deaths.close()
         sandbox.close()
         measured += times
         for kill in kills:

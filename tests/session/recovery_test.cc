@@ -285,7 +285,7 @@ TEST(RecoveryTest, CallsSayThatTheGenerationHasEndedAndLeasesAreDropped) {
   Trace trace;
   const auto body = [&](Session& session) -> absl::Status {
     if (session.rank() == 1 || session.step() > 0) return Train(session, trace);
-    TESSERA_ASSIGN_OR_RETURN(const StepInfo info, session.BeginStep({.learning_rate = 0.01}));
+    TESSERA_RETURN_IF_ERROR(session.BeginStep({.learning_rate = 0.01}).status());
     TESSERA_ASSIGN_OR_RETURN(const int root, session.FindUnit(""));
     TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
     TESSERA_ASSIGN_OR_RETURN(UnitLease lease, session.Unshard(root, Phase::kForward));

@@ -348,7 +348,8 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
     std::map<int, ToyValues> values[2];
     Mutex mutex;
     const auto run = [&](int which, const std::vector<Death>& deaths) {
-      ExpectOk(RunMortalRanks(job, 2, deaths, [&](Session& session) -> absl::Status {
+      int died = 0;
+      const auto body = [&](Session& session) -> absl::Status {
         for (;;) {
           absl::Status status = [&]() -> absl::Status {
             while (true) {
@@ -368,10 +369,12 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
           values[which][session.rank()] = std::move(all);
           return session.Finish();
         }
-      }));
+      };
+      ExpectOk(RunMortalRanks(job, 2, deaths, body, {.died = &died}));
+      EXPECT_EQ(died, static_cast<int>(deaths.size())) << unshard;
     };
     run(0, {});
-    run(1, {{.rank = 0, .point = "gradient_acquire", .step = 2, .passage = 9}});
+    run(1, {{.rank = 0, .point = "lease_release", .step = 2, .passage = 8}});
     EXPECT_EQ(values[0], values[1]) << unshard;
   }
 }

@@ -36,6 +36,9 @@ absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::CheckNewLocked(
     }
     return jobs_.at(name)->lifecycle.proto();
   }
+  // Of a job that is not kept any more.
+  TESSERA_ASSIGN_OR_RETURN(const auto answered, AnsweredLocked("create", name, request_id));
+  if (answered.has_value()) return answered;
   if (const JobEntry* live = LiveLocked(name); live != nullptr) {
     return absl::AlreadyExistsError(absl::StrCat("job ", name, " is ",
                                                  v1::JobState_Name(live->lifecycle.state()),
@@ -127,6 +130,7 @@ void CoordinatorCore::EraseLocked(const std::string& name) {
   StateChange change;
   change.erased_jobs.insert(found->second->id);
   writer_.Add(std::move(change));
+  KeepAnswerLocked("create", found->second->request_id, found->second->lifecycle.proto());
   names_by_request_.erase(found->second->request_id);
   members_.Forget(name);
   ended_.erase(std::remove(ended_.begin(), ended_.end(), name), ended_.end());

@@ -85,6 +85,9 @@ class Checker {
   // A generation was ended so that the job could grow.
   void Resized(const std::string& job) { resized_.insert(job); }
 
+  // The coordinator ended while its disk was full: what it could not keep, and did not acknowledge,
+  // may be gone.
+  void MayForget() { jobs_.clear(); }
   // A job as an operator sees it.
   void Saw(const v1::Job& job);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/state_writer.h"
 
 namespace tessera::simulation {
 
@@ -202,6 +203,8 @@ void Server::Crash() {
   ++epoch_;
   facade_.reset();
   coordinator_.reset();
+  // It tries again after a while.
+  if (base_->events.now() < disk_full_until_ + 2 * StateWriter::kPause) base_->checker.MayForget();
   if (options_.loses_power) store_.LosePower();
   if (options_.loses_all) {
     StateChange nothing;
@@ -222,6 +225,7 @@ void Server::Crash() {
 
 void Server::FillDisk(bool full) {
   base_->trace.Add(full ? "the disk is full" : "the disk has room again");
+  disk_full_until_ = full ? absl::InfiniteFuture() : base_->events.now();
   store_.Fail(full ? absl::ResourceExhaustedError("the disk is full") : absl::OkStatus());
 }
 
@@ -244,7 +248,7 @@ void Server::StopFaults() {
   options_.lost_calls_percent = 0;
   cut_off_.clear();
   paused_until_ = absl::InfinitePast();
-  store_.Fail(absl::OkStatus());
+  if (disk_full_until_ == absl::InfiniteFuture()) FillDisk(false);
 }
 
 absl::Time Server::HeldUntil(const std::string& host, bool to_server) const {

@@ -139,6 +139,7 @@ class Server {
   std::shared_ptr<int64_t> live_sinks_ = std::make_shared<int64_t>(0);
   int64_t epoch_ = 0;
   FakeStateStore store_;
+  absl::Time disk_full_until_ = absl::InfinitePast();
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Facade> facade_;
   absl::Time paused_until_ = absl::InfinitePast();

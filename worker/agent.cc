@@ -321,7 +321,7 @@ class Agent::Impl {
                             " has not ended the job, this host leaves it"));
       Leave(blame_.has_value() ? absl::UnavailableError(what) : absl::OkStatus());
     }
-    attendance_->AwaitEnd(options_.leave_timeout, options_.leave_timeout);
+    attendance_->AwaitEnd(options_.leave_timeout, absl::ZeroDuration());
     attendance_.reset();
   }
 

@@ -92,10 +92,12 @@ ClientSecurity::ClientSecurity() : credentials_(grpc::InsecureChannelCredentials
   const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
   status_ = env.status();
   if (!env.ok()) return;
-  // Also where the files are wrong: without TLS nothing is sent that was meant to be.
   tls_ = env->tls.enabled();
-  credentials_ = MakeChannelCredentials(env->tls);
   status_ = CheckTls(env->tls, TlsSide::kClient);
+  // Where the files are wrong: some TLS that no coordinator takes part in. Nothing is sent in the
+  // clear that was not meant to be.
+  credentials_ = status_.ok() ? MakeChannelCredentials(env->tls)
+                              : grpc::SslCredentials(grpc::SslCredentialsOptions());
   if (env->token_file.empty() || !status_.ok()) return;
   absl::StatusOr<std::unique_ptr<TokenFile>> token = TokenFile::Open(env->token_file);
   status_ = token.status();

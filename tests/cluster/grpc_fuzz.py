@@ -111,7 +111,7 @@ class Fuzzer:
 
     def _send_bytes(self, data):
         self.seen["bytes"] += 1
-        with contextlib.suppress(ConnectionError, TimeoutError):
+        with contextlib.suppress(OSError):
             with socket.create_connection(self._at, timeout=10) as wire:
                 wire.sendall(data)
                 wire.shutdown(socket.SHUT_WR)
@@ -161,11 +161,12 @@ class Fuzzer:
         for field in described.fields:
             if depth > 5 or self.random.random() < 0.6:
                 continue
-            for _ in range(self.random.randrange(1, 4) if field.is_repeated else 1):
+            repeated = field.label == field.LABEL_REPEATED
+            for _ in range(self.random.randrange(1, 4) if repeated else 1):
                 value = self._value(field, depth)
-                if field.is_repeated and field.message_type is None:
+                if repeated and field.message_type is None:
                     getattr(message, field.name).append(value)
-                elif field.is_repeated:
+                elif repeated:
                     getattr(message, field.name).add().MergeFrom(value)
                 elif field.message_type is not None:
                     getattr(message, field.name).CopyFrom(value)

@@ -65,10 +65,17 @@ def test_members(sandbox):
     # A host of one worker, for whatever job.
     join = text(1, text(1, "node") + b"\x10\x01" + text(4, "i"))
     with grpc.insecure_channel(address) as channel:
-        first = channel.stream_stream(ATTEND)(iter([join]), timeout=60)
+        over = threading.Event()
+
+        def stay():
+            yield join
+            over.wait()
+
+        first = channel.stream_stream(ATTEND)(stay(), timeout=60)
         next(first)
         _exceeded(call(channel, ATTEND, join, BOTH), "max_members", 1)
         first.cancel()
+        over.set()
         until(CODES.OK, lambda: call(channel, ATTEND, join, BOTH))
 
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
@@ -147,6 +148,8 @@ void ChildProcess::KillGroup() {
   status_ = info.si_status;
   reaped_ = true;
 }
+
+bool ChildProcess::WasKilled() const { return absl::StartsWith(Ending(), "was killed"); }
 
 std::string ChildProcess::Ending() const {
   int code = code_;

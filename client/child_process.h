@@ -62,6 +62,8 @@ class ChildProcess {
   // "exited with code 3", "was killed by signal 9 (Killed)"; "is running". Valid also after
   // KillGroup.
   std::string Ending() const;
+  // Whether it has ended by a signal.
+  bool WasKilled() const;
 
  private:
   ChildProcess(pid_t pid, UniqueFd pidfd, UniqueFd out)

@@ -37,8 +37,8 @@ namespace tessera {
 
 // What a watch tells, each in the thread that watches. Only on_event is needed.
 struct WatchHandlers {
-  // A state change, a line of progress or an incident. `missed` of them, just before this one, are lost: they
-  // were dropped by the coordinator before this watch got to them.
+  // A state change, a line of progress or an incident. `missed` of them, just before this one, are
+  // lost: they were dropped by the coordinator before this watch got to them.
   std::function<void(const v1::WatchJobResponse&)> on_event = {};
   // The stream broke, and why. It is opened again, without loss or repetition, until `patience` is
   // over.

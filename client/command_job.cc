@@ -105,7 +105,8 @@ int Watch(const JobFlags& flags, Client& client) {
 
 int Drain(const JobFlags& flags, Client& client) {
   absl::StatusOr<v1::Job> job = client.DrainJob(flags.name);
-  if (job.ok() && job->state() == v1::RUNNING && !flags.no_wait) {
+  const bool stops = job.ok() && (job->state() == v1::RUNNING || job->state() == v1::RECOVERING);
+  if (stops && !flags.no_wait) {
     WatchPrinter notes({.out = [](const std::string&) {}});
     job = client.WatchJob(flags.name, notes.Handlers());
   }

@@ -27,6 +27,15 @@ TEST(ConnectionErrorTest, SpeaksOfTheCoordinatorAndNotOfSockets) {
            std::pair("failed to connect to all addresses; last error: UNAVAILABLE: "
                      "ipv4:127.0.0.1:80: Failed parsing HTTP/2",
                      "something else answers there; check --coordinator"),
+           std::pair("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL "
+                     "routines::certificate verify failed",
+                     "its certificate is not vouched for by --tls_ca_file, or has expired"),
+           std::pair("Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong "
+                     "version number",
+                     "it answers without TLS; drop --tls_cert_file and the like"),
+           std::pair("Custom verification check failed with error: UNAUTHENTICATED: Hostname "
+                     "Verification Check failed.",
+                     "its certificate is for another host; check --coordinator"),
            std::pair("Socket closed", "the connection broke; is it running?"),
            std::pair("recvmsg:Connection reset by peer",
                      "the connection was reset; is it running?"),

@@ -97,7 +97,9 @@ absl::Status LocalCluster::StartAgent(const std::string& job, int64_t local_work
 
 void LocalCluster::Stop(absl::Duration patience, int interrupt_fd) {
   if (agent_ != nullptr) {
-    if (!agent_->WaitUntil(absl::Now() + patience, interrupt_fd)) agent_->Terminate();
+    // It would wait for its coordinator to come back.
+    const bool orphan = coordinator_->WaitUntil(absl::Now(), interrupt_fd);
+    if (orphan || !agent_->WaitUntil(absl::Now() + patience, interrupt_fd)) agent_->Terminate();
     agent_->WaitUntil(absl::Now() + kGrace, interrupt_fd);
     agent_->KillGroup();
   }

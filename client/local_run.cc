@@ -130,7 +130,7 @@ absl::Status LocalRun::WaitForEnd() {
       return absl::UnavailableError(
           absl::StrCat("the coordinator ", cluster_->coordinator().Ending(), " during the job"));
     }
-    if (waits[3].revents != 0) OnAgentEnded();
+    if (waits[3].revents != 0) TESSERA_RETURN_IF_ERROR(OnAgentEnded());
     if (absl::Now() < give_up_) continue;
     if (signal_ != 0) return absl::CancelledError("interrupted");
     return absl::UnavailableError(absl::StrCat("the agent ", agent->Ending(), " before job ",
@@ -167,9 +167,16 @@ void LocalRun::OnSignal() {
   pthread_setname_np(cancel_thread_.native_handle(), "cancel");
 }
 
-void LocalRun::OnAgentEnded() {
+absl::Status LocalRun::OnAgentEnded() {
+  // One that was killed has lost its host's memory; another goes on from the last checkpoint.
+  if (signal_ == 0 && cluster_->agent()->WasKilled() && agents_lost_ < spec_.max_recoveries()) {
+    ++agents_lost_;
+    LogInfo(absl::StrCat("the agent ", cluster_->agent()->Ending(), "; starting another"));
+    return cluster_->StartAgent(spec_.name(), spec_.mesh().max_workers(), program_);
+  }
   agent_ended_ = true;
   give_up_ = std::min(give_up_, absl::Now() + kAgentGoneWait);
+  return absl::OkStatus();
 }
 
 void LocalRun::PrintResults(const v1::JobStats& stats) const {

@@ -54,7 +54,7 @@ class LocalRun {
   absl::Status WaitForEnd();
   absl::Status OnWake();
   void OnSignal();
-  void OnAgentEnded();
+  absl::Status OnAgentEnded();
   // Prints what a job that SUCCEEDED leaves behind.
   void PrintResults(const v1::JobStats& stats) const;
   // "" where the job writes none.
@@ -70,6 +70,7 @@ class LocalRun {
   UniqueFd wake_;  // eventfd: stage_ has changed
   int signal_ = 0;
   bool agent_ended_ = false;
+  int64_t agents_lost_ = 0;
   // When to stop waiting for an end that a signal or the agent's end should bring about.
   absl::Time give_up_ = absl::InfiniteFuture();
 

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "common/mutex.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "tessera/v1/membership_service.pb.h"
 

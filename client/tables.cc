@@ -149,8 +149,11 @@ std::string JobText(const v1::Job& job) {
   if (job.has_failed_rank()) absl::StrAppend(&text, "failed rank ", job.failed_rank(), "\n");
   absl::StrAppend(&text, "step        ", job.step(), "/", job.steps(), "\n");
   if (job.has_loss()) absl::StrAppendFormat(&text, "loss        %.3f\n", job.loss());
+  if (job.checkpoint_step() > 0)
+    absl::StrAppend(&text, "checkpoint  step ", job.checkpoint_step(), "\n");
   absl::StrAppend(&text, "generation  ", job.generation(), "\nworld size  ", job.world_size(),
                   "\n");
+  if (job.recoveries() > 0) absl::StrAppend(&text, "recoveries  ", job.recoveries(), "\n");
   for (const auto& [name, has, time] :
        {std::tuple("created     ", job.has_create_time(), job.create_time()),
         std::tuple("ended       ", job.has_end_time(), job.end_time())}) {
@@ -168,14 +171,20 @@ std::string WorkersTable(absl::Span<const v1::Worker> workers) {
                    {"STATE", Align::kLeft},
                    {"INCARNATION", Align::kLeft}});
   for (const v1::Worker& worker : workers) {
-    table.AddRow({worker.host_name(), absl::StrCat(worker.host()), absl::StrCat(worker.rank()),
-                  absl::StrCat(worker.pid()), worker.state(), worker.incarnation()});
+    // A host that stands by has no place among the job's yet.
+    const bool standby = worker.rank() < 0;
+    table.AddRow({worker.host_name(), standby ? "-" : absl::StrCat(worker.host()),
+                  standby ? "-" : absl::StrCat(worker.rank()), absl::StrCat(worker.pid()),
+                  worker.state(), worker.incarnation()});
   }
   std::string text = table.ToString();
   std::string positions;
   for (const v1::Worker& worker : workers) {
-    if (!worker.position().empty())
-      absl::StrAppend(&positions, "rank ", worker.rank(), " ", worker.position(), "\n");
+    if (worker.position().empty()) continue;
+    absl::StrAppend(&positions,
+                    worker.rank() < 0 ? absl::StrCat("host ", worker.host_name(), ": ")
+                                      : absl::StrCat("rank ", worker.rank(), " "),
+                    worker.position(), "\n");
   }
   if (!positions.empty()) absl::StrAppend(&text, "\n", positions);
   return text;

@@ -98,6 +98,10 @@ TEST(JobTextTest, LeavesOutWhatIsNotKnown) {
             "world size  2\n");
   job.set_loss(2.4712);
   EXPECT_THAT(JobText(job), HasSubstr("step        120/600\nloss        2.471\n"));
+  job.set_checkpoint_step(80);
+  job.set_recoveries(2);
+  EXPECT_THAT(JobText(job), HasSubstr("loss        2.471\ncheckpoint  step 80\n"));
+  EXPECT_THAT(JobText(job), HasSubstr("world size  2\nrecoveries  2\n"));
   job.set_state(v1::FAILED);
   job.set_reason("rank 0 was killed by signal 9");
   job.set_failed_rank(0);
@@ -106,6 +110,21 @@ TEST(JobTextTest, LeavesOutWhatIsNotKnown) {
   EXPECT_THAT(JobText(job), HasSubstr("reason      rank 0 was killed by signal 9\n"));
   EXPECT_THAT(JobText(job), HasSubstr("ended       2023-11-14T22:13:20Z\n"));
   EXPECT_THAT(JobText(job), Not(HasSubstr("created")));
+}
+
+TEST(WorkersTableTest, AHostThatStandsByHasNoRankAndSaysWhy) {
+  std::vector<v1::Worker> workers(2);
+  workers[0].set_host_name("node-a");
+  workers[0].set_state("READY");
+  workers[0].set_position("computes step 7");
+  workers[1].set_host_name("node-b");
+  workers[1].set_host(-1);
+  workers[1].set_rank(-1);
+  workers[1].set_state("STANDBY");
+  workers[1].set_position("offers 2 workers");
+  const std::string table = WorkersTable(workers);
+  EXPECT_THAT(table, HasSubstr("node-b        -     -    0  STANDBY"));
+  EXPECT_THAT(table, HasSubstr("rank 0 computes step 7\nhost node-b: offers 2 workers\n"));
 }
 
 TEST(TablesTest, FitEightyColumnsWithTheFiguresOfALargeModel) {

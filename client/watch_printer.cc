@@ -42,8 +42,11 @@ void WatchPrinter::OnJob(const v1::Job& job) {
   if (options_.states && !same) {
     options_.out(absl::StrCat("state ", v1::JobState_Name(job.state())));
   }
-  if (!std::exchange(draining_, job.draining()) && draining_ && job.state() == v1::RUNNING) {
+  if (std::exchange(draining_, job.draining()) || !draining_) return;
+  if (job.state() == v1::RUNNING) {
     options_.err(absl::StrCat("job ", job.name(), " ", job.reason()));
+  } else if (job.state() == v1::RECOVERING) {
+    options_.err(absl::StrCat("job ", job.name(), " is drained: it stops once it runs again"));
   }
 }
 

@@ -106,5 +106,14 @@ TEST_F(WatchPrinterTest, SaysOnceThatAJobIsDrained) {
   EXPECT_THAT(err_, ElementsAre("job gpt is drained: it stops after this step"));
 }
 
+TEST_F(WatchPrinterTest, SaysThatAJobThatRecoversIsDrainedLater) {
+  WatchPrinter printer = Make(false);
+  const WatchHandlers handlers = printer.Handlers();
+  v1::WatchJobResponse draining = State(v1::RECOVERING, "rank 1 was killed");
+  draining.mutable_job()->set_draining(true);
+  handlers.on_event(draining);
+  EXPECT_THAT(err_, ElementsAre("job gpt is drained: it stops once it runs again"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -12,8 +12,11 @@ namespace {
 class ProcessEnvTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"TESSERA_AGENT_FD", "TESSERA_COORDINATOR", "TESSERA_TEST_FAULT",
-                             "TESSERA_TEST_GRADIENTS_DIR", "NO_COLOR"}) {
+    for (const char* name :
+         {"TESSERA_AGENT_FD", "TESSERA_COORDINATOR", "TESSERA_TEST_FAULT",
+          "TESSERA_TEST_GRADIENTS_DIR", "TESSERA_TLS_CERT_FILE", "TESSERA_TLS_KEY_FILE",
+          "TESSERA_TLS_CA_FILE", "TESSERA_TLS_REQUIRE_CLIENT_CERT", "TESSERA_TOKEN_FILE",
+          "TESSERA_DATA_ROOT", "TESSERA_CHECKPOINT_ROOT", "NO_COLOR"}) {
       unsetenv(name);
     }
   }
@@ -44,6 +47,29 @@ TEST_F(ProcessEnvTest, ReadsEveryVariable) {
   EXPECT_EQ(env->test_gradients_dir, "/tmp/g");
   EXPECT_EQ(env->path, "/bin:/usr/bin");
   EXPECT_TRUE(env->no_color);
+}
+
+TEST_F(ProcessEnvTest, ReadsWhatSecurityNeeds) {
+  EXPECT_FALSE(ProcessEnv::Read()->tls.enabled());
+  EXPECT_TRUE(ProcessEnv::Read()->tls.require_client_cert);
+  setenv("TESSERA_TLS_CERT_FILE", "/c", 1);
+  setenv("TESSERA_TLS_KEY_FILE", "/k", 1);
+  setenv("TESSERA_TLS_CA_FILE", "/a", 1);
+  setenv("TESSERA_TLS_REQUIRE_CLIENT_CERT", "false", 1);
+  setenv("TESSERA_TOKEN_FILE", "/t", 1);
+  setenv("TESSERA_DATA_ROOT", "/d", 1);
+  setenv("TESSERA_CHECKPOINT_ROOT", "/p", 1);
+  const absl::StatusOr<ProcessEnv> env = ProcessEnv::Read();
+  ASSERT_TRUE(env.ok()) << env.status();
+  EXPECT_EQ(env->tls.cert_file, "/c");
+  EXPECT_EQ(env->tls.key_file, "/k");
+  EXPECT_EQ(env->tls.ca_file, "/a");
+  EXPECT_FALSE(env->tls.require_client_cert);
+  EXPECT_EQ(env->token_file, "/t");
+  EXPECT_EQ(env->data_root, "/d");
+  EXPECT_EQ(env->checkpoint_root, "/p");
+  setenv("TESSERA_TLS_REQUIRE_CLIENT_CERT", "maybe", 1);
+  EXPECT_EQ(Field(ProcessEnv::Read().status()), "TESSERA_TLS_REQUIRE_CLIENT_CERT");
 }
 
 TEST_F(ProcessEnvTest, RefusesDescriptorsThatAreNone) {

@@ -1,9 +1,11 @@
 // What the guard holds for all services, over a real server.
+#include <atomic>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "coordinator/member_check.h"
 #include "coordinator/services_test_fixture.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
@@ -56,6 +58,37 @@ TEST_F(AccessTest, AMethodWithoutARuleCannotBeServed) {
             "/tessera.v1.JobService/CreateJob has no access rule; say who may call it");
 }
 
+// Members count while they attend, and what is too much is named.
+TEST(MemberCheckTest, CountsMembersAndLooksAtJoins) {
+  std::atomic<int64_t> members = 0;
+  v1::AttendRequest join;
+  join.mutable_join_host()->set_job("a");
+  Caller bound{.authenticated = true};
+  ASSERT_TRUE(AddIdentity("tessera://worker/a", &bound));
+  {
+    const MemberCheck first({.caller = bound, .max_members = 1}, &members);
+    EXPECT_TRUE(first.Check(join).ok());
+    const MemberCheck second({.caller = bound, .max_members = 1}, &members);
+    EXPECT_EQ(second.Check(join).message(), "this would be member 2; the limit max_members is 1");
+    v1::AttendRequest heartbeat;
+    heartbeat.mutable_heartbeat();
+    EXPECT_TRUE(second.Check(heartbeat).ok());
+  }
+  EXPECT_EQ(members, 0);
+
+  const MemberCheck check({.caller = bound}, &members);
+  join.mutable_join_host()->set_serving_job("b");
+  EXPECT_EQ(Reason(check.Check(join)), "OTHER_JOB");
+  join.mutable_join_host()->set_serving_job("a");
+  EXPECT_TRUE(check.Check(join).ok());
+  join.mutable_join_host()->clear_job();
+  EXPECT_EQ(Reason(check.Check(join)), "OTHER_JOB");
+  join.mutable_join_rank()->set_job("b");
+  EXPECT_EQ(Reason(check.Check(join)), "OTHER_JOB");
+  join.mutable_join_rank()->set_job("a");
+  EXPECT_TRUE(check.Check(join).ok());
+}
+
 TEST_F(AccessTest, WhatIsNoMessageIsInvalid) {
   grpc::GenericStub stub(channel_);
   for (const char* method :
@@ -84,29 +117,6 @@ TEST_F(AccessTest, AMethodThatIsNotServedIsUnimplemented) {
   const grpc::Status status = jobs_->ListIncidents(&context, request, &response);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-}
-
-TEST_F(AccessTest, HealthWatchersHearOfTheEnd) {
-  auto health = grpc::health::v1::Health::NewStub(channel_);
-  grpc::ClientContext context;
-  auto watch = health->Watch(&context, {});
-  grpc::health::v1::HealthCheckResponse state;
-  ASSERT_TRUE(watch->Read(&state));
-  EXPECT_EQ(state.status(), grpc::health::v1::HealthCheckResponse::SERVING);
-  server_->StopServing();
-  ASSERT_TRUE(watch->Read(&state));
-  EXPECT_EQ(state.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
-
-  grpc::health::v1::HealthCheckRequest unknown;
-  unknown.set_service("no.such.Service");
-  grpc::ClientContext other;
-  auto nothing = health->Watch(&other, unknown);
-  ASSERT_TRUE(nothing->Read(&state));
-  EXPECT_EQ(state.status(), grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN);
-
-  server_->Shutdown(absl::Seconds(30));
-  EXPECT_FALSE(watch->Read(&state));
-  EXPECT_FALSE(nothing->Read(&state));
 }
 
 }  // namespace

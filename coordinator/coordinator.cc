@@ -52,24 +52,24 @@ void Coordinator::Shutdown() {
   writer_.Write().IgnoreError();  // was logged
 }
 
-void CoordinatorCore::SendLocked(MemberId member, v1::AttendResponse message) {
+void CoordinatorBase::SendLocked(MemberId member, v1::AttendResponse message) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = found->second, message = std::move(message)] { sink->Send(message); });
 }
 
-void CoordinatorCore::CloseLocked(MemberId member, const absl::Status& status) {
+void CoordinatorBase::CloseLocked(MemberId member, const absl::Status& status) {
   const auto found = sinks_.find(member);
   if (found == sinks_.end()) return;
   LaterLocked([sink = std::move(found->second), status] { sink->Close(status); });
   sinks_.erase(found);
 }
 
-void CoordinatorCore::LaterLocked(std::function<void()> action) {
+void CoordinatorBase::LaterLocked(std::function<void()> action) {
   later_.push_back(std::move(action));
 }
 
-void CoordinatorCore::Flush() {
+void CoordinatorBase::Flush() {
   // One thread at a time acts, so that members hear things in the order in which they were decided.
   for (bool mine = false;; mine = true) {
     std::deque<std::function<void()>> actions;

@@ -7,9 +7,6 @@
 #define TESSERA_COORDINATOR_COORDINATOR_CORE_H_
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -19,48 +16,29 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/mutex.h"
+#include "coordinator/coordinator_base.h"
 #include "coordinator/job_entry.h"
 #include "coordinator/member_sink.h"
 #include "coordinator/membership.h"
 #include "coordinator/planned_job.h"
 #include "coordinator/recovery_policy.h"
 #include "coordinator/rendezvous.h"
-#include "coordinator/request_log.h"
 #include "coordinator/state_store.h"
-#include "coordinator/state_writer.h"
 #include "coordinator/verdict.h"
 #include "tessera/v1/job_service.pb.h"
 #include "tessera/v1/membership_service.pb.h"
 
 namespace tessera {
 
-struct CoordinatorOptions {
-  const Clock* clock = Clock::Real();
-  Membership::Options membership = {};
-  Verdict::Options verdict = {};
-  int64_t max_live_jobs = 1000;
-  int64_t max_ended_jobs = 100;
-  int64_t max_events = 10000;  // of a job
-  // Where jobs are kept for the next process; null: nowhere, and they end with this one. Borrowed.
-  StateStore* store = nullptr;
-};
-
-class CoordinatorCore {
+class CoordinatorCore : protected CoordinatorBase {
  protected:
-  explicit CoordinatorCore(CoordinatorOptions options)
-      : options_(options), writer_(options.store), members_(options.membership) {}
+  using CoordinatorBase::CoordinatorBase;
 
   // coordinator_jobs.cc
-  absl::StatusOr<JobEntry*> FindLocked(const std::string& name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The job that request_id already made; an error if it cannot be made now.
   absl::StatusOr<std::optional<v1::Job>> CheckNewLocked(const std::string& name,
                                                         const std::string& request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the store is to have before the job is there, in place of an ended one of its name.
-  StateChange CreationLocked(const JobEntry& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndedLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLocked(JobEntry& job, absl::StatusCode code, const std::string& reason)
@@ -80,9 +58,6 @@ class CoordinatorCore {
                   std::shared_ptr<const PlannedJob> planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Blame SecondHostLocked(const JobEntry& job, MemberId first, const std::string& second)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a host that runs `program` (see JoinHost) is what the job's workload asks for.
-  // FAILED_PRECONDITION (WRONG_PROGRAM): it is not; says what would be.
-  static absl::Status CheckProgram(const JobEntry& job, const std::string& program);
   void RefuseWrongProgramsLocked(const JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFormLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The part of FormHost that all hosts get; serialized later, before what is sent after this.
@@ -94,7 +69,7 @@ class CoordinatorCore {
 
   // coordinator_recovery.cc
   // The generation is lost: the job recovers, or fails.
-  void LoseLocked(JobEntry& job, const Blame& blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoseLocked(JobEntry& job, Blame blame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The members hear that the generation is over; the next one starts `restart` anew, and the ranks
   // that have no process by now.
   void EndGenerationLocked(JobEntry& job, std::set<int> restart)
@@ -114,9 +89,6 @@ class CoordinatorCore {
   void BeginLocked(JobEntry& job, int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_growth.cc
-  // Whether a host may stand by for the job until it can take it.
-  bool MayStandByLocked(const JobEntry& job, const v1::JoinHost& join)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // FAILED_PRECONDITION (SECOND_HOST): the job has no place for a host that is bound to it.
   absl::Status CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -160,8 +132,6 @@ class CoordinatorCore {
   void AllDoneLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LostLocked(MemberId member, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecideLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job);
-  JobEntry* LiveLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // coordinator_incidents.cc
   // Where the rank is, if `message` says so.
@@ -183,23 +153,6 @@ class CoordinatorCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerFetchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // coordinator_keep.cc. What the next process is to know; written before anybody is told.
-  void KeepJobLocked(JobEntry& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void KeepRankLocked(const RankId& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Appends it to the job's log.
-  void KeepEventLocked(JobEntry& job, v1::WatchJobResponse event)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void KeepProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The answer that the request got when it came first. INVALID_ARGUMENT: the id is another's.
-  absl::StatusOr<std::optional<v1::Job>> AnsweredLocked(const std::string& method,
-                                                        const std::string& name,
-                                                        const std::string& request_id)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void KeepAnswerLocked(const std::string& method, const std::string& request_id,
-                        const v1::Job& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `job`, once it is kept; else why it is not.
-  absl::StatusOr<v1::Job> Acknowledge(const v1::Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
-
   // coordinator_restore.cc
   void RestoreJobLocked(const StoredState& state, const StoredJob& stored,
                         absl::StatusOr<std::shared_ptr<const PlannedJob>> planned)
@@ -215,41 +168,14 @@ class CoordinatorCore {
   absl::StatusOr<std::optional<MemberId>> RejoinHostLocked(const v1::JoinHost& join,
                                                            std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<MemberId>> RejoinJobLocked(JobEntry& job, const v1::JoinHost& join,
+                                                          std::shared_ptr<MemberSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<MemberId> RejoinRankLocked(const v1::JoinRank& join,
                                             std::shared_ptr<MemberSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberId TellEndLocked(std::shared_ptr<MemberSink> sink, v1::JobState state,
                          const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // coordinator_queries.cc
-  v1::JobStats StatsLocked(const JobEntry& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // coordinator.cc. What is to be called without the lock, in order.
-  void SendLocked(MemberId member, v1::AttendResponse message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseLocked(MemberId member, const absl::Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LaterLocked(std::function<void()> action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  const CoordinatorOptions options_;
-  StateWriter writer_;
-  // Held while a job is created and kept: one after the other. Taken before mutex_.
-  Mutex create_mutex_;
-  mutable Mutex mutex_;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  Membership members_ ABSL_GUARDED_BY(mutex_);
-  Rendezvous rendezvous_ ABSL_GUARDED_BY(mutex_);
-  std::map<MemberId, std::shared_ptr<MemberSink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_job_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, std::unique_ptr<JobEntry>> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, JobEntry*> live_ ABSL_GUARDED_BY(mutex_);  // by age
-  std::deque<std::string> ended_ ABSL_GUARDED_BY(mutex_);      // names, oldest end first
-  std::map<std::string, std::string> names_by_request_ ABSL_GUARDED_BY(mutex_);
-  RequestLog answered_ ABSL_GUARDED_BY(mutex_);
-  absl::Time keep_progress_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // steady time
-  std::deque<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
-  bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tessera

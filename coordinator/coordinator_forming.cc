@@ -60,7 +60,7 @@ void CoordinatorCore::MatchJobLocked(JobEntry& job) {
   if (RanksOfHost(*job.spec) > 0) return MatchHostsLocked(job, offered);
   for (const MemberId id : offered) {
     const HostMember& host = *members_.FindHost(id);
-    if (!CheckProgram(job, host.program).ok()) continue;
+    if (!CheckProgram(*job.spec, host.program).ok()) continue;
     const int world_size = ChooseWorldSize(*job.spec, host.local_workers);
     if (world_size > 0) return ReserveLocked(job, {id}, world_size);
     if (from_pool) continue;
@@ -77,7 +77,8 @@ void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId
   std::vector<MemberId> hosts;
   for (const MemberId id : offered) {
     const HostMember& host = *members_.FindHost(id);
-    if (CheckProgram(job, host.program).ok() && host.local_workers >= local) hosts.push_back(id);
+    if (CheckProgram(*job.spec, host.program).ok() && host.local_workers >= local)
+      hosts.push_back(id);
   }
   const int world_size = ChooseWorldSize(*job.spec, static_cast<int>(hosts.size()) * local);
   if (world_size == 0) return;
@@ -85,27 +86,10 @@ void CoordinatorCore::MatchHostsLocked(JobEntry& job, const std::vector<MemberId
   ReserveLocked(job, hosts, world_size);
 }
 
-absl::Status CoordinatorCore::CheckProgram(const JobEntry& job, const std::string& program) {
-  const bool attached = job.spec->workload() == "attached";
-  if (attached != program.empty()) return absl::OkStatus();
-  const std::string& name = job.lifecycle.proto().name();
-  return WithReason(
-      absl::FailedPreconditionError(
-          attached ? absl::StrCat("job ", name,
-                                  " has the workload attached, which is a program of "
-                                  "yours; start its host with `tessera-worker --job=",
-                                  name, " -- PROGRAM ARGS`")
-                   : absl::StrCat("job ", name, " has the built-in workload ", job.spec->workload(),
-                                  " and not the program ", program,
-                                  "; start its host without "
-                                  "`-- PROGRAM`, or give the job the workload attached")),
-      "WRONG_PROGRAM");
-}
-
 // Hosts that came before their job; later ones are refused when they join.
 void CoordinatorCore::RefuseWrongProgramsLocked(const JobEntry& job) {
   for (const MemberId id : members_.Waiting(job.lifecycle.proto().name())) {
-    const absl::Status status = CheckProgram(job, members_.FindHost(id)->program);
+    const absl::Status status = CheckProgram(*job.spec, members_.FindHost(id)->program);
     if (status.ok()) continue;
     members_.Remove(id);
     CloseLocked(id, status);

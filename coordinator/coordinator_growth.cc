@@ -8,31 +8,35 @@
 #include "coordinator/runnable_hosts.h"
 
 namespace tessera {
+namespace {
 
-absl::Status CoordinatorCore::CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join) {
-  const std::vector<MemberId> there = members_.MembersOf(join.job());
-  if (there.empty() || (!job.reserved && RanksOfHost(*job.spec) > 0)) return absl::OkStatus();
-  if (job.reserved && MayStandByLocked(job, join)) return absl::OkStatus();
-  const Blame refusal = SecondHostLocked(job, there[0], join.host_name());
-  // The host that is there is too small, or the job would be forming on it.
-  if (!job.reserved) FailLocked(job, refusal);
-  return WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST");
-}
-
-bool CoordinatorCore::MayStandByLocked(const JobEntry& job, const v1::JoinHost& join) {
-  const Generation* generation = members_.FindGeneration(join.job());
+// Whether a host may stand by for the job until it can take it.
+bool MayStandBy(const Membership& members, const JobEntry& job, const v1::JoinHost& join) {
+  const Generation* generation = members.FindGeneration(join.job());
   if (generation == nullptr || job.draft != nullptr) return false;
   const int local = RanksOfHost(*job.spec);
   const int world_size = job.planned->world_size();
   int waiting = 0, lost = 0;  // those that wait, and are large enough
-  for (const MemberId id : members_.Waiting(join.job())) {
-    if (members_.FindHost(id)->local_workers >= (local == 0 ? world_size : local)) ++waiting;
+  for (const MemberId id : members.Waiting(join.job())) {
+    if (members.FindHost(id)->local_workers >= (local == 0 ? world_size : local)) ++waiting;
   }
   for (const Generation::Host& host : generation->hosts) lost += host.id == 0 ? 1 : 0;
   if (lost > waiting) return true;
   return join.local_workers() >= local &&
          CanGrow(*job.spec, static_cast<int>(generation->hosts.size()) - lost + waiting,
                  world_size);
+}
+
+}  // namespace
+
+absl::Status CoordinatorCore::CheckPlaceLocked(JobEntry& job, const v1::JoinHost& join) {
+  const std::vector<MemberId> there = members_.MembersOf(join.job());
+  if (there.empty() || (!job.reserved && RanksOfHost(*job.spec) > 0)) return absl::OkStatus();
+  if (job.reserved && MayStandBy(members_, job, join)) return absl::OkStatus();
+  const Blame refusal = SecondHostLocked(job, there[0], join.host_name());
+  // The host that is there is too small, or the job would be forming on it.
+  if (!job.reserved) FailLocked(job, refusal);
+  return WithReason(absl::Status(refusal.code, refusal.reason), "SECOND_HOST");
 }
 
 void CoordinatorCore::GrowLocked(JobEntry& job) {
@@ -96,7 +100,7 @@ void CoordinatorCore::ResizeLocked(JobEntry& job) {
                                           " to go on with more workers");
   if (!job.lifecycle.Recover(reason, /*lost=*/false).ok()) return;
   job.recovery.in_place = false;
-  job.recovery.not_before = job.recovery.lost_at = members_.now();
+  job.recovery.not_before = members_.now();
   EndGenerationLocked(job, {});
   job.recovery.growing = true;
   ChangedLocked(job);

@@ -81,6 +81,10 @@ TEST_F(CoordinatorGrowthTest, AHostThatJoinsARunningJobEnlargesItAtAStepBoundary
   }
   Run(2, 4, 31);
   EXPECT_EQ(Get("gpt").step(), 31);
+  ASSERT_EQ(IncidentsOf("gpt").size(), 1u);
+  EXPECT_EQ(IncidentsOf("gpt")[0].kind(), v1::Incident::RESIZED);
+  EXPECT_EQ(IncidentsOf("gpt")[0].message(),
+            "the job goes on after step 31 with 4 workers instead of 2");
   for (const Member& rank : ranks_) {
     EXPECT_EQ(rank.sink->drains, 0);
     Leave(rank);

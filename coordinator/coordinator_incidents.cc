@@ -57,7 +57,7 @@ void CoordinatorCore::NoteLocked(JobEntry& job, v1::Incident incident) {
 void CoordinatorCore::TellIncidentLocked(JobEntry& job, const v1::Incident& incident) {
   v1::WatchJobResponse event;
   *event.mutable_incident() = incident;
-  job.events->Append(std::move(event));
+  KeepEventLocked(job, std::move(event));
   LaterLocked([events = job.events] { events->Wake(); });
 }
 

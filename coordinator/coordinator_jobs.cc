@@ -14,13 +14,13 @@
 
 namespace tessera {
 
-absl::StatusOr<JobEntry*> CoordinatorCore::FindLocked(const std::string& name) {
+absl::StatusOr<JobEntry*> CoordinatorBase::FindLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", name));
   return found->second.get();
 }
 
-JobEntry* CoordinatorCore::LiveLocked(const std::string& name) {
+JobEntry* CoordinatorBase::LiveLocked(const std::string& name) {
   const auto found = jobs_.find(name);
   return found == jobs_.end() || found->second->lifecycle.ended() ? nullptr : found->second.get();
 }
@@ -237,12 +237,13 @@ absl::Status CoordinatorCore::DrainLocked(JobEntry& job) {
   }
   const bool runs = job.lifecycle.state() == v1::RUNNING || job.lifecycle.state() == v1::RECOVERING;
   if (runs && !job.lifecycle.proto().draining()) {
-    // One that recovers is drained once it runs again; nobody attends until then.
+    // One that recovers is drained once it runs again.
+    const bool now = job.lifecycle.state() == v1::RUNNING;
     TESSERA_RETURN_IF_ERROR(job.lifecycle.Drain());
     v1::AttendResponse message;
     message.mutable_drain();
     for (const RankMember& rank : members_.FindGeneration(name)->ranks) {
-      SendLocked(rank.id, message);
+      if (now) SendLocked(rank.id, message);
     }
     ChangedLocked(job);
   } else if (!runs &&

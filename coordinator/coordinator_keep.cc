@@ -74,7 +74,7 @@ StoredJob StoredOf(const JobEntry& job) {
 
 }  // namespace
 
-StateChange CoordinatorCore::CreationLocked(const JobEntry& job) const {
+StateChange CoordinatorBase::CreationLocked(const JobEntry& job) const {
   StateChange change;
   if (!writer_.keeps()) return change;
   change.durable = true;
@@ -85,7 +85,7 @@ StateChange CoordinatorCore::CreationLocked(const JobEntry& job) const {
   return change;
 }
 
-void CoordinatorCore::KeepJobLocked(JobEntry& job) {
+void CoordinatorBase::KeepJobLocked(JobEntry& job) {
   if (!writer_.keeps()) return;
   const v1::Job& state = job.lifecycle.proto();
   StateChange change;
@@ -116,7 +116,7 @@ void CoordinatorCore::KeepJobLocked(JobEntry& job) {
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepRankLocked(const RankId& rank) {
+void CoordinatorBase::KeepRankLocked(const RankId& rank) {
   const Generation* generation = members_.FindGeneration(rank.job);
   const JobEntry* job = LiveLocked(rank.job);
   if (!writer_.keeps() || generation == nullptr || job == nullptr) return;
@@ -126,7 +126,7 @@ void CoordinatorCore::KeepRankLocked(const RankId& rank) {
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event) {
+void CoordinatorBase::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event) {
   StateChange change;
   if (writer_.keeps()) change.events[job.id][0] = event;
   const int64_t cursor = job.events->Append(std::move(event));
@@ -138,7 +138,7 @@ void CoordinatorCore::KeepEventLocked(JobEntry& job, v1::WatchJobResponse event)
   writer_.Add(std::move(change));
 }
 
-void CoordinatorCore::KeepProgressLocked() {
+void CoordinatorBase::KeepProgressLocked() {
   keep_progress_at_ = members_.now() + kProgressPeriod;
   if (!writer_.keeps()) return;
   StateChange change;
@@ -155,7 +155,7 @@ void CoordinatorCore::KeepProgressLocked() {
   if (!change.empty()) writer_.Add(std::move(change));
 }
 
-absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::AnsweredLocked(
+absl::StatusOr<std::optional<v1::Job>> CoordinatorBase::AnsweredLocked(
     const std::string& method, const std::string& name, const std::string& request_id) {
   const StoredRequest* known = request_id.empty() ? nullptr : answered_.Find(request_id);
   if (known == nullptr) return std::optional<v1::Job>();
@@ -167,7 +167,7 @@ absl::StatusOr<std::optional<v1::Job>> CoordinatorCore::AnsweredLocked(
   return known->answer;
 }
 
-void CoordinatorCore::KeepAnswerLocked(const std::string& method, const std::string& request_id,
+void CoordinatorBase::KeepAnswerLocked(const std::string& method, const std::string& request_id,
                                        const v1::Job& answer) {
   if (request_id.empty()) return;
   const StoredRequest request{.method = method, .answer = answer};
@@ -179,7 +179,7 @@ void CoordinatorCore::KeepAnswerLocked(const std::string& method, const std::str
   writer_.Add(std::move(change));
 }
 
-absl::StatusOr<v1::Job> CoordinatorCore::Acknowledge(const v1::Job& job) {
+absl::StatusOr<v1::Job> CoordinatorBase::Acknowledge(const v1::Job& job) {
   TESSERA_RETURN_IF_ERROR(
       Annotate(writer_.Write(),
                absl::StrCat("job ", job.name(), " is ", v1::JobState_Name(job.state()),

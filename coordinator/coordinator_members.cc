@@ -94,7 +94,7 @@ absl::StatusOr<MemberId> CoordinatorCore::JoinHostLocked(const v1::JoinHost& joi
   absl::Duration heartbeat = kHostHeartbeat;
   absl::Duration lease = kHostLease;
   if (JobEntry* job = LiveLocked(join.job()); job != nullptr) {
-    TESSERA_RETURN_IF_ERROR(CheckProgram(*job, join.program()));
+    TESSERA_RETURN_IF_ERROR(CheckProgram(*job->spec, join.program()));
     TESSERA_RETURN_IF_ERROR(CheckPlaceLocked(*job, join));
     heartbeat = ToDuration(job->spec->timeouts().heartbeat());
     lease = ToDuration(job->spec->timeouts().lease());
@@ -346,8 +346,7 @@ void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const absl::Time now = members_.now();
   const Recovery& recovery = job.recovery;
-  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
-    NoteLossLocked(job, *blame);
+  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
     LoseLocked(job, *blame);
   } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
     ReformLocked(job);

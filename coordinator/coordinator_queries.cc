@@ -132,8 +132,8 @@ absl::StatusOr<v1::ListWorkersResponse> Coordinator::ListWorkers(
     }
     if (rank < world_size) {
       *response.add_workers() = WorkerOf(*generation, rank);
-      response.mutable_workers(response.workers_size() - 1)
-          ->set_position(job->observer.PositionOf(rank, members_.now()));
+      response.mutable_workers()->rbegin()->set_position(
+          job->observer.PositionOf(rank, members_.now()));
     } else {
       *response.add_workers() =
           StandbyOf(*members_.FindHost(standby[rank - world_size]), job->recovery);
@@ -191,7 +191,7 @@ absl::StatusOr<v1::JobStats> Coordinator::GetStats(const std::string& name) {
   return StatsLocked(*job);
 }
 
-v1::JobStats CoordinatorCore::StatsLocked(const JobEntry& job) const {
+v1::JobStats CoordinatorBase::StatsLocked(const JobEntry& job) const {
   const std::string& name = job.lifecycle.proto().name();
   v1::JobStats stats;
   if (job.last_stats.has_value()) stats = *job.last_stats;

@@ -40,18 +40,19 @@ bool AwaitsHost(JobEntry& job, absl::Time now) {
 
 }  // namespace
 
-void CoordinatorCore::LoseLocked(JobEntry& job, const Blame& blame) {
+void CoordinatorCore::LoseLocked(JobEntry& job, Blame blame) {
+  NoteLossLocked(job, blame);
   const v1::Job& lost = job.lifecycle.proto();
   if (const std::optional<Blame> end =
           WhyNotRecoverable(*job.spec, job.draft != nullptr, lost, blame);
       end.has_value()) {
     return FailLocked(job, *end);
   }
+  std::set<int> restart =
+      RanksToRestart(job, *members_.FindGeneration(lost.name()), blame, members_.now());
   if (!job.lifecycle.Recover(blame.reason, /*lost=*/true).ok()) return;
   job.recovery.not_before = members_.now() + job.recovery.back_off.Lost(lost.step());
-  job.recovery.lost_at = members_.now();
-  const Generation& generation = *members_.FindGeneration(lost.name());
-  EndGenerationLocked(job, RanksToRestart(job, generation, blame, members_.now()));
+  EndGenerationLocked(job, std::move(restart));
   ChangedLocked(job);
   RecoverLocked(job);
 }
@@ -99,7 +100,7 @@ std::vector<HostOffer> CoordinatorCore::SparesLocked(const JobEntry& job, bool p
   }
   for (const MemberId id : waiting) {
     const HostMember& host = *members_.FindHost(id);
-    if (CheckProgram(job, host.program).ok()) spares.push_back({id, host.local_workers});
+    if (CheckProgram(*job.spec, host.program).ok()) spares.push_back({id, host.local_workers});
   }
   return spares;
 }
@@ -168,22 +169,23 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
                                      std::shared_ptr<const PlannedJob> planned) {
   const std::string name = job.lifecycle.proto().name();
   Recovery& recovery = job.recovery;
-  // One went while the layout was made: they are chosen again with the next tick.
-  for (const MemberId host : choice.hosts) {
-    if (members_.FindHost(host) == nullptr) return;
+  // One went, or was given away, while the layout was made: they are chosen again at the next tick.
+  for (const MemberId id : choice.hosts) {
+    const HostMember* host = members_.FindHost(id);
+    if (host == nullptr || (!host->job.empty() && host->job != name)) return;
   }
   const std::vector<Generation::Host> before = members_.FindGeneration(name)->hosts;
   recovery.recovers = recovery.in_place && choice.same_hosts && planned == job.planned &&
                       job.spec->device() != "cuda";
   if (!recovery.recovers) recovery.in_place = false;
   const int world_size = planned->world_size();
+  std::string resized;
   if (world_size != job.planned->world_size()) {
-    const std::string change =
-        absl::StrCat(" with ", world_size, " workers instead of ", job.planned->world_size());
     const v1::Job& now = job.lifecycle.proto();
-    job.lifecycle.SetReason(recovery.growing
-                                ? absl::StrCat("goes on after step ", now.step(), change)
-                                : absl::StrCat(now.reason(), "; goes on", change));
+    resized =
+        absl::StrCat("goes on", recovery.growing ? absl::StrCat(" after step ", now.step()) : "",
+                     " with ", world_size, " workers instead of ", job.planned->world_size());
+    job.lifecycle.SetReason(recovery.growing ? resized : absl::StrCat(now.reason(), "; ", resized));
   }
   job.planned = std::move(planned);
   const int64_t generation =
@@ -209,6 +211,12 @@ void CoordinatorCore::FormNextLocked(JobEntry& job, const HostChoice& choice,
   job.all_joined = false;
   job.deadline = members_.now() + ToDuration(job.spec->timeouts().form());
   job.lifecycle.SetGeneration(generation, world_size);
+  if (!resized.empty()) {
+    v1::Incident incident;
+    incident.set_kind(v1::Incident::RESIZED);
+    incident.set_message(absl::StrCat("the job ", resized));
+    NoteLocked(job, std::move(incident));
+  }
   SendFormLocked(job);
 }
 
@@ -225,8 +233,7 @@ void CoordinatorCore::BeginLocked(JobEntry& job, int64_t step) {
   job.recovery.back_off.Began(step);
   job.rate = StepRate();
   job.rate.Add(step, options_.clock->Now());
-  NoteOutcomeLocked(job,
-                    absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
+  NoteOutcomeLocked(job, absl::StrCat("generation ", job.lifecycle.proto().generation(), " began"));
   v1::AttendResponse message;
   message.mutable_start();
   const std::vector<RankMember>& ranks =

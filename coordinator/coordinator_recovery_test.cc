@@ -111,6 +111,13 @@ TEST_F(CoordinatorRecoveryTest, AKilledRankIsReplacedAndTheJobRunsOn) {
   EXPECT_EQ(job.recoveries(), 1);
   EXPECT_TRUE(job.reason().empty());
   for (const Member& rank : ranks_) EXPECT_EQ(rank.sink->starts, 1);
+  const std::vector<v1::Incident> incidents = IncidentsOf("gpt");
+  ASSERT_EQ(incidents.size(), 1u);
+  EXPECT_EQ(incidents[0].kind(), v1::Incident::LOST);
+  EXPECT_EQ(incidents[0].generation(), 1);
+  EXPECT_EQ(incidents[0].step(), 12);
+  EXPECT_TRUE(absl::StartsWith(incidents[0].outcome(), "generation 2 began after "))
+      << incidents[0].outcome();
   for (const Member& rank : ranks_) Leave(rank);
   EXPECT_EQ(Get("gpt").state(), v1::SUCCEEDED);
   EXPECT_EQ(agent_.sink->end->state(), v1::SUCCEEDED);
@@ -379,11 +386,12 @@ TEST_F(CoordinatorRecoveryTest, CancelledWhileItRecovers) {
 TEST_F(CoordinatorRecoveryTest, DrainedWhileItRecoversItStopsOnceItRuns) {
   Start(2);
   Kill(1, 1);
+  JoinAll(2, 2);
   const auto drained = coordinator_.DrainJob("gpt");
   ASSERT_TRUE(drained.ok());
   EXPECT_EQ(drained->state(), v1::RECOVERING);
   EXPECT_TRUE(drained->draining());
-  JoinAll(2, 2);
+  EXPECT_EQ(ranks_[0].sink->drains, 0);
   AllReady(8);
   for (const Member& rank : ranks_) EXPECT_EQ(rank.sink->drains, 1);
   ASSERT_TRUE(Report(2, 0, 9).ok());

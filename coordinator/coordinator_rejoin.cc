@@ -45,11 +45,23 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
   // It may have been given to a job without hearing of it.
   const std::string& serving = join.serving_job().empty() ? join.job() : join.serving_job();
   JobEntry* job = LiveLocked(serving);
+  for (const auto& [id, other] : live_) {
+    // Of the pool.
+    const Generation* of = members_.FindGeneration(other->lifecycle.proto().name());
+    if (serving.empty() && PlaceOf(of, join.incarnation()) >= 0)
+      return RejoinJobLocked(*other, join, std::move(sink));
+  }
   if (job == nullptr) {
     if (join.serving_job().empty()) return std::optional<MemberId>();
     TESSERA_ASSIGN_OR_RETURN(job, FindLocked(serving));
     return TellEndLocked(std::move(sink), job->lifecycle.state(), job->lifecycle.proto().reason());
   }
+  return RejoinJobLocked(*job, join, std::move(sink));
+}
+
+absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinJobLocked(
+    JobEntry& job, const v1::JoinHost& join, std::shared_ptr<MemberSink> sink) {
+  const std::string& serving = job.lifecycle.proto().name();
   const Generation* generation = members_.FindGeneration(serving);
   const int place = PlaceOf(generation, join.incarnation());
   const bool serves = !join.serving_job().empty() && join.generation() != 0;
@@ -67,11 +79,12 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
     CloseLocked(before, absl::UnavailableError("the host has joined again"));
     members_.Detach(before);
   }
-  const absl::Duration lease = ToDuration(job->spec->timeouts().lease());
+  const absl::Duration lease = ToDuration(job.spec->timeouts().lease());
   const MemberId member = members_.Reattach(serving, place, join, lease);
-  WelcomeLocked(member, std::move(sink), ToDuration(job->spec->timeouts().heartbeat()), lease);
-  if (generation->live && (!serves || join.generation() < generation->number)) {
-    SendFormToLocked(*job, place, FormOfAllLocked(*job));
+  WelcomeLocked(member, std::move(sink), ToDuration(job.spec->timeouts().heartbeat()), lease);
+  const bool told = serves && join.generation() >= generation->number;
+  if (generation->live && !told) {
+    if (job.planned != nullptr) SendFormToLocked(job, place, FormOfAllLocked(job));
   } else if (!generation->live || join.generation() > generation->number) {
     v1::AttendResponse message;
     message.mutable_end()->set_state(v1::RECOVERING);
@@ -80,8 +93,8 @@ absl::StatusOr<std::optional<MemberId>> CoordinatorCore::RejoinHostLocked(
   }
   bool all = true;
   for (const Generation::Host& host : generation->hosts) all = all && !host.away;
-  if (job->recovery.pending && all)
-    job->recovery.not_before = std::min(job->recovery.not_before, members_.now());
+  if (job.recovery.pending && all)
+    job.recovery.not_before = std::min(job.recovery.not_before, members_.now());
   return std::optional<MemberId>(member);
 }
 

@@ -101,6 +101,14 @@ TEST_F(CoordinatorReplacementTest, WithoutAnotherHostTheJobGoesOnWithFewerWorker
   Pass(absl::Seconds(1), {hosts_[0], hosts_[2]});
   EXPECT_EQ(Get("gpt").generation(), 2);
   EXPECT_EQ(Get("gpt").world_size(), 4);
+  EXPECT_EQ(Get("gpt").reason(),
+            "host node-1 is lost: its agent (pid 7) is gone; goes on with 4 workers instead of 6");
+  const std::vector<v1::Incident> incidents = IncidentsOf("gpt");
+  ASSERT_EQ(incidents.size(), 2u);
+  EXPECT_EQ(incidents[0].kind(), v1::Incident::LOST);
+  EXPECT_EQ(incidents[1].kind(), v1::Incident::RESIZED);
+  EXPECT_EQ(incidents[1].generation(), 2);
+  EXPECT_EQ(incidents[1].message(), "the job goes on with 4 workers instead of 6");
   EXPECT_EQ(coordinator_.GetPlan("gpt")->layout().world_size(), 4);
   EXPECT_EQ(hosts_[0].sink->form->host(), 0);
   EXPECT_EQ(hosts_[2].sink->form->host(), 1);

@@ -9,6 +9,21 @@
 #include "coordinator/proto_time.h"
 
 namespace tessera {
+namespace {
+
+v1::WatchJobResponse ProgressEvent(const v1::Progress& progress, const JobEntry& job) {
+  v1::WatchJobResponse event;
+  *event.mutable_progress() = progress;
+  event.mutable_progress()->clear_time_left();
+  const v1::Job& ran = job.lifecycle.proto();
+  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
+  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
+    SetDuration(*left, event.mutable_progress()->mutable_time_left());
+  }
+  return event;
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
     const v1::ListUnitsRequest& request) {
@@ -24,19 +39,6 @@ absl::StatusOr<std::shared_ptr<const std::string>> Coordinator::ListUnits(
     }
   }
   return planned->SerializedPage(request.page_token());
-}
-
-v1::WatchJobResponse CoordinatorCore::ProgressEvent(const v1::Progress& progress,
-                                                    const JobEntry& job) {
-  v1::WatchJobResponse event;
-  *event.mutable_progress() = progress;
-  event.mutable_progress()->clear_time_left();
-  const v1::Job& ran = job.lifecycle.proto();
-  const std::optional<absl::Duration> left = job.rate.TimeLeft(ran.steps());
-  if (left.has_value() && !ran.draining() && progress.step() < ran.steps()) {
-    SetDuration(*left, event.mutable_progress()->mutable_time_left());
-  }
-  return event;
 }
 
 absl::Status Coordinator::ReportStats(const v1::ReportStatsRequest& request) {

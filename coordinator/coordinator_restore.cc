@@ -89,8 +89,10 @@ void CoordinatorCore::RestoreJobLocked(const StoredState& state, const StoredJob
   job.events = std::make_shared<EventLog>(stored.events_id, options_.max_events);
   if (const auto events = state.events.find(stored.id); events != state.events.end()) {
     job.events->Restore(events->second);
-    for (const auto& [cursor, event] : events->second)
+    for (const auto& [cursor, event] : events->second) {
       job.progress_step = std::max(job.progress_step, event.progress().step());
+      if (event.has_incident()) job.observer.Restore(event.incident(), members_.now());
+    }
   }
   if (const auto stats = state.stats.find(stored.id); stats != state.stats.end())
     job.last_stats = stats->second;
@@ -146,6 +148,8 @@ void CoordinatorCore::RestoreGenerationLocked(JobEntry& job, const StoredMembers
   job.reserved = !job.lifecycle.ended();
   if (job.lifecycle.ended() || job.planned == nullptr) return;
   job.stats.emplace(job.planned->unit_count(), job.planned->world_size());
+  job.observer.BeginGeneration(job.planned, job.planned->world_size(),
+                               ToDuration(job.spec->timeouts().heartbeat()));
   job.rate.Add(state.step(), options_.clock->Now());
   RestoreRecoveryLocked(job, words);
 }

@@ -65,8 +65,8 @@ class CoordinatorRestoreTest : public CoordinatorFixture {
     v1::ListWorkersRequest request;
     request.set_job("gpt");
     std::vector<std::string> states;
-    for (const v1::Worker& worker : coordinator_.ListWorkers(request)->workers())
-      states.push_back(worker.state());
+    const v1::ListWorkersResponse response = *coordinator_.ListWorkers(request);
+    for (const v1::Worker& worker : response.workers()) states.push_back(worker.state());
     return states;
   }
 
@@ -443,6 +443,104 @@ TEST_F(CoordinatorRestoreTest, AJobWhoseRanksWereBuildingTheModelFailsAndSaysWhy
   EXPECT_EQ(Get("gpt").state(), v1::FAILED);
   EXPECT_TRUE(absl::StrContains(Get("gpt").reason(), "while the ranks built the model"))
       << Get("gpt").reason();
+}
+
+// Job "gpt" that outlives losses, RUNNING; then rank 1 is killed.
+class CoordinatorRestoreRecoveryTest : public CoordinatorRestoreTest {
+ protected:
+  void StartAndLoseRank() {
+    v1::JobSpec spec = Spec("gpt", 2, 2);
+    spec.set_max_recoveries(10);
+    ASSERT_TRUE(Create(spec).ok());
+    agent_ = JoinHost("node-a", 2, "gpt");
+    run_ = agent_.sink->form->run();
+    ranks_ = {JoinRank("gpt", 1, 0), JoinRank("gpt", 1, 1)};
+    for (const Member& rank : ranks_) Ready(rank);
+    WorkerExited(agent_, 1, 0, 9);
+    Pass(absl::Milliseconds(400), {agent_, ranks_[0]});
+    ASSERT_EQ(Get("gpt").state(), v1::RECOVERING);
+    ASSERT_EQ(Get("gpt").generation(), 2);
+  }
+  std::string run_;
+};
+
+TEST_F(CoordinatorRestoreRecoveryTest, ANextGenerationThatWasBegunIsFormed) {
+  StartAndLoseRank();
+  Restart();
+  EXPECT_EQ(Get("gpt").state(), v1::RECOVERING);
+  agent_ = RejoinHost("node-a", 1);  // has not heard of generation 2
+  const v1::FormHost& form = *agent_.sink->form;
+  EXPECT_EQ(form.generation(), 2);
+  EXPECT_TRUE(form.recover());
+  EXPECT_EQ(form.attempt(), 2);
+  EXPECT_EQ(form.run(), run_);
+  EXPECT_EQ(form.restart_ranks_size(), 2);
+  // The survivor's stream to the old generation is of no use.
+  const Member old = RejoinRank(0);
+  EXPECT_EQ(old.sink->end->state(), v1::RECOVERING);
+  ranks_ = {JoinRank("gpt", 2, 0, nullptr, "new0"), JoinRank("gpt", 2, 1, nullptr, "new1")};
+  for (const Member& rank : ranks_) Ready(rank, 4096, 3);
+  EXPECT_EQ(Get("gpt").state(), v1::RUNNING);
+  EXPECT_EQ(Get("gpt").step(), 3);
+  EXPECT_EQ(Get("gpt").recoveries(), 1);
+}
+
+TEST_F(CoordinatorRestoreRecoveryTest, RanksThatHaveJoinedTheNextGenerationGoOnInIt) {
+  StartAndLoseRank();
+  ranks_ = {JoinRank("gpt", 2, 0), JoinRank("gpt", 2, 1, nullptr, "new1")};
+  Ready(ranks_[0], 4096, 3);
+  Restart();
+  agent_ = RejoinHost("node-a", 2);
+  EXPECT_FALSE(agent_.sink->form.has_value());
+  EXPECT_FALSE(agent_.sink->end.has_value());
+  v1::AttendRequest request;
+  v1::JoinRank* join = request.mutable_join_rank();
+  join->set_job("gpt");
+  join->set_generation(2);
+  join->set_incarnation("i0");
+  join->set_rejoin(true);
+  join->set_ready(true);
+  join->set_step(3);
+  const Member first = Join(request, nullptr);
+  Ready(RejoinRank(1, false, nullptr, "new1", 2), 4096, 3);
+  EXPECT_EQ(Get("gpt").state(), v1::RUNNING);
+  EXPECT_EQ(first.sink->starts, 1);
+}
+
+TEST_F(CoordinatorRestoreRecoveryTest, AHostThatWasAwaitedIsAwaitedStill) {
+  StartAndLoseRank();
+  coordinator_.StreamBroken(agent_.id);
+  Pass(absl::Milliseconds(400));
+  ASSERT_EQ(Get("gpt").state(), v1::RECOVERING);
+  Restart();
+  EXPECT_EQ(Get("gpt").state(), v1::RECOVERING);
+  const Member other = JoinHost("node-b", 2, "gpt");
+  Pass(absl::Seconds(4), {other});
+  EXPECT_FALSE(other.sink->form.has_value()) << "the old host has not had its time";
+  Pass(absl::Seconds(2), {other});
+  ASSERT_TRUE(other.sink->form.has_value());
+  EXPECT_EQ(other.sink->form->generation(), 3);
+  EXPECT_FALSE(other.sink->form->recover());
+  EXPECT_EQ(other.sink->form->run(), run_);
+  EXPECT_GE(other.sink->form->attempt(), 2);
+}
+
+TEST_F(CoordinatorRestoreRecoveryTest, ALossAfterTheRestartIsRecoveredFrom) {
+  v1::JobSpec spec = Spec("gpt", 2, 2);
+  spec.set_max_recoveries(10);
+  ASSERT_TRUE(Create(spec).ok());
+  agent_ = JoinHost("node-a", 2, "gpt");
+  ranks_ = {JoinRank("gpt", 1, 0), JoinRank("gpt", 1, 1)};
+  for (const Member& rank : ranks_) Ready(rank);
+  Restart();
+  agent_ = RejoinHost("node-a", 1);
+  WorkerExited(agent_, 1, 0, 9);  // it ended while the coordinator was away
+  const Member rank = RejoinRank(0);
+  Pass(absl::Milliseconds(500), {agent_, rank});
+  ASSERT_TRUE(agent_.sink->form.has_value());
+  EXPECT_EQ(agent_.sink->form->generation(), 2);
+  EXPECT_TRUE(agent_.sink->form->recover());
+  EXPECT_EQ(agent_.sink->form->attempt(), 2);
 }
 
 TEST_F(CoordinatorRestoreTest, WhatCannotBeReadIsAnError) {

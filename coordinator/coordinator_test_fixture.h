@@ -73,6 +73,15 @@ class CoordinatorFixture : public ::testing::Test {
     return response.ok() ? response->job() : v1::Job();
   }
 
+  std::vector<v1::Incident> IncidentsOf(const std::string& job) {
+    v1::ListIncidentsRequest request;
+    request.set_job(job);
+    const auto response = coordinator_.ListIncidents(request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    if (!response.ok()) return {};
+    return {response->incidents().begin(), response->incidents().end()};
+  }
+
   // `status`: where not null, takes the join's status, which otherwise must be OK.
   Member JoinHost(const std::string& host, int local_workers, const std::string& job,
                   absl::Status* status = nullptr, const std::string& program = "") {

@@ -31,10 +31,10 @@ struct Blame {
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   std::string reason;
   std::optional<int> rank;
-  bool of_host = false;         // it is about a host and all its ranks
-  bool finished_early = false;  // the rank's program ended well, but before its work was done
   // Its lease ended: the process is silent, but nobody has seen it end.
   bool lease_ended = false;
+  bool of_host = false;         // it is about a host and all its ranks
+  bool finished_early = false;  // the rank's program ended well, but before its work was done
 };
 
 // SUCCEEDED, FAILED or CANCELLED.

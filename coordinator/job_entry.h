@@ -42,7 +42,6 @@ struct Recovery {
   bool pending = false;   // no generation lives, and one is to be formed
   bool planning = false;  // its layout is being made
   absl::Time not_before;
-  absl::Time lost_at;
   // A host is missing: until when another is waited for.
   std::optional<absl::Time> replace_by;
   // The hosts' files hold what the ranks of the present layout have done.

@@ -27,6 +27,11 @@ v1::Incident::Kind KindOf(const Blame& blame) {
   return stuck && blame.rank.has_value() ? v1::Incident::STUCK : v1::Incident::LOST;
 }
 
+bool IsLoss(v1::Incident::Kind kind) {
+  return kind == v1::Incident::LOST || kind == v1::Incident::STUCK ||
+         kind == v1::Incident::DISAGREEMENT;
+}
+
 }  // namespace
 
 void JobObserver::BeginGeneration(std::shared_ptr<const PlannedJob> planned, int ranks,
@@ -124,12 +129,26 @@ v1::Incident JobObserver::Keep(v1::Incident incident, absl::Time now) {
   if (kind == v1::Incident::STRAGGLER) {
     const auto open = straggling_.find(rank);
     if (open != straggling_.end()) open->second.first = number;
-  } else if (kind == v1::Incident::LOST || kind == v1::Incident::STUCK ||
-             kind == v1::Incident::DISAGREEMENT) {
+  } else if (IsLoss(kind)) {
     open_loss_ = number;
     lost_ = now;
   }
   return *incidents_.Find(number);
+}
+
+void JobObserver::Restore(const v1::Incident& incident, absl::Time now) {
+  if (incidents_.SetOutcome(incident.number(), incident.outcome()) == nullptr)
+    incidents_.Restore(incident);
+  if (incident.kind() == v1::Incident::STRAGGLER) {
+    // Whether it still is one is found anew.
+    if (incident.outcome().empty()) left_open_.push_back(incident.number());
+    if (!incident.outcome().empty())
+      left_open_.erase(std::remove(left_open_.begin(), left_open_.end(), incident.number()),
+                       left_open_.end());
+  } else if (IsLoss(incident.kind())) {
+    open_loss_ = incident.outcome().empty() ? incident.number() : 0;
+    lost_ = now;
+  }
 }
 
 std::optional<v1::Incident> JobObserver::EndLoss(const std::string& what, absl::Time now) {

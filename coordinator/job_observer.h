@@ -61,8 +61,10 @@ class JobObserver {
   // `what` and " after 1.2s". None: nothing was open.
   std::optional<v1::Incident> EndLoss(const std::string& what, absl::Time now);
 
+  // One that an earlier process of the coordinator has kept: it as it was, or with its outcome.
+  void Restore(const v1::Incident& incident, absl::Time now);
+
   const IncidentLog& incidents() const { return incidents_; }
-  IncidentLog& incidents() { return incidents_; }
 
  private:
   std::string UnitName(int unit) const;

@@ -31,6 +31,8 @@ class JobObserverTest : public ::testing::Test {
     JobPlan plan;
     plan.plan.add_units()->set_fqn("h.0");
     plan.plan.add_units()->set_fqn("");
+    plan.layout.add_units()->set_fqn("h.0");
+    plan.layout.add_units()->set_fqn("");
     observer_.BeginGeneration(std::make_shared<PlannedJob>("gpt", plan), 3, absl::Seconds(1));
   }
 
@@ -168,6 +170,26 @@ TEST_F(JobObserverTest, AStragglerEndsWithItsGeneration) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].number(), 1);
   EXPECT_EQ(told[0].outcome(), "its generation ended while it lasted");
+}
+
+// A coordinator that was started again reads the events of the one before: each as it was told.
+TEST_F(JobObserverTest, RestoresIncidentsAndWhatIsOpen) {
+  v1::Incident lost;
+  lost.set_number(4);
+  lost.set_kind(v1::Incident::LOST);
+  observer_.Restore(lost, kStart);
+  lost.set_outcome("generation 2 began after 1.2s");
+  observer_.Restore(lost, kStart);
+  v1::Incident open = lost;
+  open.set_number(5);
+  open.clear_outcome();
+  observer_.Restore(open, kStart);
+  EXPECT_EQ(observer_.incidents().Read(0, 10).incidents.size(), 2u);
+  EXPECT_EQ(observer_.incidents().Find(4)->outcome(), "generation 2 began after 1.2s");
+  const auto ended = observer_.EndLoss("generation 3 began", kStart + absl::Seconds(2));
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->number(), 5);
+  EXPECT_EQ(ended->outcome(), "generation 3 began after 2.0s");
 }
 
 TEST_F(JobObserverTest, PositionsAreOfTheGeneration) {

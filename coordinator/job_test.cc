@@ -153,5 +153,49 @@ TEST(JobLifecycleTest, AReasonGoesWithItsState) {
   EXPECT_EQ(job.proto().reason(), "");
 }
 
+TEST(JobLifecycleTest, RecoversAndRunsAgain) {
+  JobLifecycle job = RunningJob();
+  job.SetStep(57);
+  ASSERT_TRUE(job.Recover("rank 1 is gone", /*lost=*/true).ok());
+  EXPECT_EQ(job.state(), v1::RECOVERING);
+  EXPECT_EQ(job.proto().reason(), "rank 1 is gone");
+  EXPECT_EQ(job.proto().recoveries(), 1);
+  EXPECT_FALSE(job.ended());
+  // Lost again before it runs; and stopped to grow, which is no loss.
+  ASSERT_TRUE(job.Recover("rank 0 is gone", /*lost=*/true).ok());
+  ASSERT_TRUE(job.Recover("grows", /*lost=*/false).ok());
+  EXPECT_EQ(job.proto().recoveries(), 2);
+  EXPECT_FALSE(job.Succeed(kEnded).ok());
+  ASSERT_TRUE(job.Run().ok());
+  EXPECT_EQ(job.state(), v1::RUNNING);
+  EXPECT_EQ(job.proto().reason(), "");
+  job.GoBackTo(40);
+  EXPECT_EQ(job.proto().step(), 40);
+  job.SetCheckpointStep(40);
+  job.SetCheckpointStep(20);
+  EXPECT_EQ(job.proto().checkpoint_step(), 40);
+  ASSERT_TRUE(job.Recover("rank 0 is gone", /*lost=*/true).ok());
+  ASSERT_TRUE(job.Fail({absl::StatusCode::kUnavailable, "no host came", {}}, kEnded).ok());
+  EXPECT_FALSE(job.Recover("too late", /*lost=*/true).ok());
+}
+
+TEST(JobLifecycleTest, OnlyAJobThatRunsRecovers) {
+  JobLifecycle job("gpt", 1, kCreated);
+  EXPECT_FALSE(job.Recover("x", /*lost=*/true).ok());
+  ASSERT_TRUE(job.Seal().ok());
+  ASSERT_TRUE(job.Form().ok());
+  EXPECT_FALSE(job.Recover("x", /*lost=*/true).ok());
+  EXPECT_EQ(job.proto().recoveries(), 0);
+  EXPECT_EQ(job.state(), v1::FORMING);
+}
+
+TEST(JobLifecycleTest, ADrainWhileItRecoversKeepsTheReason) {
+  JobLifecycle job = RunningJob();
+  ASSERT_TRUE(job.Recover("rank 1 is gone", /*lost=*/true).ok());
+  ASSERT_TRUE(job.Drain().ok());
+  EXPECT_TRUE(job.proto().draining());
+  EXPECT_EQ(job.proto().reason(), "rank 1 is gone");
+}
+
 }  // namespace
 }  // namespace tessera

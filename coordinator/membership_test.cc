@@ -239,5 +239,34 @@ TEST_F(MembershipTest, EndLetsEverybodyGoButRemembersWhoWasThere) {
   EXPECT_TRUE(members_.Expired().empty());
 }
 
+TEST_F(MembershipTest, TheEndOfAGenerationLetsItsRanksGoAndKeepsItsHosts) {
+  FormGpt(2);
+  members_.SetState({"gpt", 0}, RankMember::State::kDone);
+  members_.EndGeneration("gpt");
+  for (const MemberId rank : ranks_) EXPECT_FALSE(members_.FindRank(rank).has_value());
+  EXPECT_EQ(members_.MembersOf("gpt"), (std::vector<MemberId>{host_}));
+  EXPECT_EQ(members_.FindGeneration("gpt")->hosts[0].id, host_);
+  EXPECT_FALSE(members_.CheckGeneration("gpt", generation_).ok());
+  // It serves the job still, and is heard of.
+  EXPECT_TRUE(members_.Pool().empty());
+  EXPECT_TRUE(members_.Waiting("gpt").empty());
+  Pass(kLease / 2);
+  members_.Heard(host_);
+  Pass(kLease / 2 + kTick);
+  EXPECT_TRUE(members_.Expired().empty());
+  // Its ranks are free in the next generation.
+  EXPECT_EQ(members_.Form("gpt", {host_}, 2, kLease), generation_ + 1);
+  EXPECT_TRUE(members_.AddRank(RankJoin("gpt", generation_ + 1, 0, "i0"), kLease).ok());
+  EXPECT_FALSE(members_.AddRank(RankJoin("gpt", generation_, 1, "i1"), kLease).ok());
+}
+
+TEST_F(MembershipTest, AHostThatGoesBetweenGenerationsIsMissing) {
+  FormGpt(1);
+  members_.EndGeneration("gpt");
+  members_.Remove(host_);
+  EXPECT_EQ(members_.FindGeneration("gpt")->hosts[0].id, 0);
+  EXPECT_EQ(members_.FindGeneration("gpt")->hosts[0].name, "node-a");
+}
+
 }  // namespace
 }  // namespace tessera

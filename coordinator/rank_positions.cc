@@ -70,6 +70,7 @@ void RankPositions::Record(int rank, const v1::Position& position, absl::Time no
   places_[rank].heard = now;
   if (!MakesSense(position, units_)) return;
   Place& place = places_[rank];
+  if (place.said && position.activity() == v1::REJOINING) return;
   place.said = true;
   place.position = position;
   place.since = now - ToDuration(position.time());

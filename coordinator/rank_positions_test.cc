@@ -146,6 +146,22 @@ TEST_F(RankPositionsTest, NamesABlamedRankThatHasEntered) {
                              "41)"));
 }
 
+// A rank that gave up waiting is heard again, as it waits for the next generation, before it is
+// decided what ended this one.
+TEST_F(RankPositionsTest, ARankThatHasGivenUpStaysWhereItWaited) {
+  positions_.Record(1, At(v1::COMPUTING, 0, v1::FORWARD, 37), kStart);
+  positions_.Record(0, At(v1::WAITING, 1, v1::REDUCE, 40, absl::Seconds(3)), kStart);
+  positions_.Record(0, At(v1::REJOINING, -1, v1::OPERATION_UNSPECIFIED, 40), kStart);
+  const auto stuck = positions_.FindStuck({1}, Name, kStart);
+  ASSERT_TRUE(stuck.has_value());
+  EXPECT_TRUE(absl::EndsWith(stuck->sentence,
+                             "rank 0 has waited 3.0s in reduce of unit h.1 (operation 40)"));
+  // Of one that has not said anything yet it is better than nothing.
+  positions_.Record(2, At(v1::REJOINING, -1, v1::OPERATION_UNSPECIFIED, 0), kStart);
+  EXPECT_EQ(positions_.Describe(2, Name, kStart),
+            "waits for the next generation in step 12 for 0.0s");
+}
+
 TEST_F(RankPositionsTest, NobodyIsStuckWhereNobodyWaits) {
   EXPECT_FALSE(positions_.FindStuck({1}, Name, kStart).has_value());
   positions_.Record(0, At(v1::COMPUTING, 1, v1::FORWARD, 40), kStart);

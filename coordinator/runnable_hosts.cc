@@ -43,4 +43,21 @@ absl::Status CheckGroupsRunnable(const v1::Layout& layout) {
                    mesh.Hosts(), " or the strategy hybrid_shard, so that each host has a copy"));
 }
 
+absl::Status CheckProgram(const v1::JobSpec& resolved, const std::string& program) {
+  const bool attached = resolved.workload() == "attached";
+  if (attached != program.empty()) return absl::OkStatus();
+  const std::string& name = resolved.name();
+  return WithReason(
+      absl::FailedPreconditionError(
+          attached ? absl::StrCat("job ", name,
+                                  " has the workload attached, which is a program of "
+                                  "yours; start its host with `tessera-worker --job=",
+                                  name, " -- PROGRAM ARGS`")
+                   : absl::StrCat("job ", name, " has the built-in workload ", resolved.workload(),
+                                  " and not the program ", program,
+                                  "; start its host without "
+                                  "`-- PROGRAM`, or give the job the workload attached")),
+      "WRONG_PROGRAM");
+}
+
 }  // namespace tessera

@@ -50,7 +50,7 @@ void StateWriter::TryWrite(absl::Time now) {
   if (store_ == nullptr) return;
   {
     MutexLock lock(mutex_);
-    if (pending_.empty() || (!last_.ok() && now < retry_at_)) return;
+    if (!writing_ && (pending_.empty() || (!last_.ok() && now < retry_at_))) return;
     retry_at_ = now + kPause;
   }
   Write().IgnoreError();  // it is tried again

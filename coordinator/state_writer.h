@@ -35,7 +35,8 @@ class StateWriter {
   absl::Status Write() { return WriteWith({}); }
   // The same and `change`, which on an error is as if it had never been.
   absl::Status WriteWith(const StateChange& change);
-  // As Write, but not soon after a failure. `now` is of any steady clock, always the same.
+  // As Write, also in that it waits for another thread's, but not soon after a failure. `now` is of
+  // any steady clock, always the same.
   void TryWrite(absl::Time now);
 
  private:

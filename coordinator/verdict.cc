@@ -146,9 +146,9 @@ std::optional<Blame> Verdict::Decide(absl::Time now) const {
   if (best == nullptr) return std::nullopt;
   if (best->kind != kHost && now - *first_ < options_.grace) return std::nullopt;
   Blame blame{best->code, best->reason, best->rank};
+  blame.lease_ended = best->kind == kLease;
   blame.of_host = best->kind == kHost;
   blame.finished_early = best->finished_early;
-  blame.lease_ended = best->kind == kLease;
   if (best->rank.has_value()) {
     // The process's own words say more than how it ended.
     for (const Evidence& evidence : evidence_) {

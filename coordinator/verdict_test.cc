@@ -200,5 +200,30 @@ TEST(VerdictTest, WhatOneHostsAgentSawDoesNotHideTheLossOfAnotherHost) {
   EXPECT_EQ(blame->reason, "host node-b is lost: its agent (pid 8) is gone");
 }
 
+TEST(VerdictTest, ABrokenRankSaysAsMuchAsOneThatLeftAndItsProcessCountsForNothing) {
+  const Event broken = [](Verdict& verdict) {
+    verdict.RankBroken(0, "node-a", absl::UnavailableError("rank 1 is gone"), 1, kStart);
+  };
+  ExpectInEveryOrder({broken, Exits(0, 1, 0)}, 1, "says rank 0: rank 1 is gone");
+  ExpectInEveryOrder({broken, Exits(0, 1, 0), Broke(1), Exits(1, 0, 9)}, 1, "signal 9");
+  Verdict verdict({.grace = kGrace});
+  broken(verdict);
+  EXPECT_TRUE(verdict.IsBroken(0));
+  EXPECT_FALSE(verdict.IsBroken(1));
+}
+
+TEST(VerdictTest, SaysWhatItIsAbout) {
+  Verdict host({.grace = kGrace});
+  HostGone()(host);
+  EXPECT_TRUE(host.Decide(kStart)->of_host);
+  Verdict early({.grace = kGrace});
+  Exits(0, 0, 0)(early);
+  EXPECT_TRUE(early.Decide(kStart + kGrace)->finished_early);
+  EXPECT_FALSE(early.Decide(kStart + kGrace)->of_host);
+  Verdict killed({.grace = kGrace});
+  Exits(0, 0, 9)(killed);
+  EXPECT_FALSE(killed.Decide(kStart + kGrace)->finished_early);
+}
+
 }  // namespace
 }  // namespace tessera

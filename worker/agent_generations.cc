@@ -27,18 +27,6 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-// How long the coordinator may take to see the loss, to wait for another host and to form.
-absl::Duration LongestWait(const v1::TimeoutSpec& timeouts) {
-  return FromProto(timeouts.lease()) + FromProto(timeouts.replacement()) +
-         FromProto(timeouts.form());
-}
-
-// Whether another generation may come after this.
-bool IsPassedOver(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         GenerationEnded(status) || Reason(status) == "STALE_GENERATION";
-}
-
 // False: the agent's end of the socket is closed.
 bool HasData(int socket) {
   char byte;
@@ -49,6 +37,47 @@ bool HasData(int socket) {
 
 bool CanRecover(const v1::JobSpec& spec, const v1::Layout& layout) {
   return spec.max_recoveries() > 0 && layout.device() != v1::CUDA && !spec.model().built();
+}
+
+bool IsPassedOver(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         GenerationEnded(status) || Reason(status) == "STALE_GENERATION";
+}
+
+absl::Duration LongestRecovery(const v1::JobSpec& spec) {
+  const v1::TimeoutSpec& timeouts = spec.timeouts();
+  return FromProto(timeouts.lease()) + FromProto(timeouts.replacement()) +
+         FromProto(timeouts.form());
+}
+
+absl::StatusOr<AgentHandoff> AwaitFurtherHandoff(const HostMemory& memory, const EndRelay& relay,
+                                                 int wake_fd, absl::Time deadline) {
+  const int socket = memory.agent_socket->get();
+  pollfd entries[] = {
+      {socket, POLLIN | POLLRDHUP, 0}, {wake_fd, POLLIN, 0}, {relay.fd(), POLLIN, 0}};
+  for (;;) {
+    const absl::Duration left = deadline - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the job did not go on within ",
+                       absl::FormatDuration(LongestRecovery(memory.hello.spec())),
+                       " after its generation had ended; see the coordinator's log"));
+    }
+    if (poll(entries, 3, PollTimeout(left)) <= 0) continue;  // EINTR, or the deadline
+    if (entries[1].revents != 0) return AgentHandoff();
+    if (entries[2].revents != 0) {
+      // Any other end is why we wait.
+      if (Reason(relay.status()) == "JOB_ENDED") return relay.status();
+      entries[2].fd = -1;
+    }
+    if (entries[0].revents == 0) continue;
+    if (!HasData(socket)) {
+      return absl::UnavailableError(
+          absl::StrCat("the agent of host ", memory.hello.host_name(), " is gone"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveFurtherHandoff(socket, kReadTimeout));
+    if (!HasData(socket)) return handoff;
+  }
 }
 
 AgentGenerations::AgentGenerations(Options options)
@@ -70,39 +99,12 @@ absl::Status AgentGenerations::interruption() const {
   return interruption_;
 }
 
-absl::StatusOr<AgentHandoff> AgentGenerations::NextHandoff(absl::Time deadline) {
-  const int socket = memory_->agent_socket->get();
-  pollfd entries[] = {
-      {socket, POLLIN | POLLRDHUP, 0}, {interrupted_.get(), POLLIN, 0}, {relay_->fd(), POLLIN, 0}};
-  for (;;) {
-    const absl::Duration left = deadline - Clock::Real()->Now();
-    if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the job did not go on within ",
-                       absl::FormatDuration(LongestWait(memory_->hello.spec().timeouts())),
-                       " after its generation had ended; see the coordinator's log"));
-    }
-    if (poll(entries, 3, PollTimeout(left)) <= 0) continue;  // EINTR, or the deadline
-    if (entries[1].revents != 0) return interruption();
-    if (entries[2].revents != 0) {
-      // Any other end is why we wait.
-      if (Reason(relay_->status()) == "JOB_ENDED") return relay_->status();
-      entries[2].fd = -1;
-    }
-    if (entries[0].revents == 0) continue;
-    if (!HasData(socket)) {
-      return absl::UnavailableError(
-          absl::StrCat("the agent of host ", memory_->hello.host_name(), " is gone"));
-    }
-    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, ReceiveFurtherHandoff(socket, kReadTimeout));
-    if (!HasData(socket)) return handoff;
-  }
-}
-
 absl::StatusOr<GenerationParts> AgentGenerations::Await() {
-  const absl::Time deadline = Clock::Real()->Now() + LongestWait(memory_->hello.spec().timeouts());
+  const absl::Time deadline = Clock::Real()->Now() + LongestRecovery(memory_->hello.spec());
   for (;;) {
-    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff, NextHandoff(deadline));
+    TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                             AwaitFurtherHandoff(*memory_, *relay_, interrupted_.get(), deadline));
+    TESSERA_RETURN_IF_ERROR(interruption());
     absl::StatusOr<GenerationParts> parts = Join(std::move(handoff));
     if (parts.ok() || !IsPassedOver(parts.status())) return parts;
     TESSERA_RETURN_IF_ERROR(interruption());

@@ -7,6 +7,9 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/mutex.h"
 #include "common/unique_fd.h"
 #include "worker/end_relay.h"
@@ -18,6 +21,18 @@ namespace tessera {
 // Whether a job can go on when a rank is lost: max_recoveries, on CPUs, of a model that the
 // coordinator knows. Elsewhere the ranks are started anew, or the job fails.
 bool CanRecover(const v1::JobSpec& spec, const v1::Layout& layout);
+
+// Whether another generation may come after one that this kept the rank out of.
+bool IsPassedOver(const absl::Status& status);
+
+// How long the coordinator may take to see a loss, to wait for another host and to form.
+absl::Duration LongestRecovery(const v1::JobSpec& spec);
+
+// The newest further handoff that the agent has sent, or sends before `deadline`. Ends as
+// NextGeneration::Await says, by what `relay` hears; and, where `wake_fd` is readable, with OK and
+// without a hello.
+absl::StatusOr<AgentHandoff> AwaitFurtherHandoff(const HostMemory& memory, const EndRelay& relay,
+                                                 int wake_fd, absl::Time deadline);
 
 class AgentGenerations final : public NextGeneration {
  public:
@@ -35,8 +50,6 @@ class AgentGenerations final : public NextGeneration {
   void Interrupt(const absl::Status& status) override;
 
  private:
-  // The newest that the agent has sent, or sends before `deadline`.
-  absl::StatusOr<AgentHandoff> NextHandoff(absl::Time deadline);
   absl::StatusOr<GenerationParts> Join(AgentHandoff handoff);
   absl::Status interruption() const;
 

@@ -55,8 +55,8 @@ struct AgentHandoff {
 // The agent's side: sends as much as the socket takes and never waits.
 class HandoffSender {
  public:
-  // `fds`: kHandoffFiles files (of a draft none, of a further handoff one), then the pidfds. All descriptors are borrowed and
-  // must be open until Send has returned something else than false.
+  // `fds`: kHandoffFiles files (of a draft none, of a further handoff one), then the pidfds. All
+  // descriptors are borrowed and must be open until Send has returned something else than false.
   HandoffSender(int socket, const v1::AgentHello& hello, std::vector<int> fds);
 
   // True: everything is sent. False: the socket is full; call again when it is writable.

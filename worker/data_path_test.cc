@@ -43,7 +43,9 @@ class Line final : public MembershipClient {
     if (!status.ok()) return status;
     return ids;
   }
-  absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override { return absl::UnimplementedError(""); }
+  absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   void Interrupt(const absl::Status&) override {}
   void ReportStats(v1::ReportStatsRequest) override {}
   void Leave(const absl::Status&, std::optional<int>, absl::Duration) override {}

@@ -2,14 +2,17 @@
 
 #include <signal.h>
 
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace tessera {
 namespace {
 
 TEST(FaultPointsTest, MalformedTextIsRefused) {
-  for (const char* text : {"rank", "rank=x,point=a,action=kill", "rank=0,action=kill",
-                           "rank=0,point=a,action=dance", "rank=0,point=a,action=kill,step=soon"}) {
+  for (const char* text :
+       {"rank", "rank=x,point=a,action=kill", "rank=0,action=kill", "rank=0,point=a,action=dance",
+        "rank=0,point=a,action=kill,step=soon", "rank=0,point=a,action=kill,generation=next"}) {
     EXPECT_EQ(FaultPoints::Parse(text, 0).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }
@@ -63,6 +66,14 @@ TEST(FaultPointsTest, SpoilsOnceAtItsPointStepAndRankAlone) {
   EXPECT_FALSE(faults->Spoils("vote"));
   EXPECT_TRUE(faults->Spoils("reduced"));
   EXPECT_FALSE(faults->Spoils("reduced"));
+}
+
+TEST(FaultPointsTest, BelongsToTheProcessesOfItsGeneration) {
+  const std::string text = "rank=1,point=reduced,action=spoil";
+  EXPECT_TRUE(FaultPoints::Parse(text, 1, /*generation=*/1)->Spoils("reduced"));
+  EXPECT_FALSE(FaultPoints::Parse(text, 1, 2)->Spoils("reduced"));
+  EXPECT_TRUE(FaultPoints::Parse(text + ",generation=2", 1, 2)->Spoils("reduced"));
+  EXPECT_FALSE(FaultPoints::Parse(text + ",generation=2", 1, 1)->Spoils("reduced"));
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ int64_t HostFilesBytes(const v1::FormHost& form);
 // has both figures.
 absl::StatusOr<HostFiles> CreateHostFiles(const v1::FormHost& form);
 
-// For a next generation: a new control file, all zero, in the place of the old one. INTERNAL: `form`
-// is of other lengths than `files`.
+// For a next generation: a new control file, all zero, in the place of the old one. INTERNAL:
+// `form` is of other lengths than `files`.
 absl::Status RenewControlFile(const v1::FormHost& form, HostFiles& files);
 
 }  // namespace tessera

@@ -57,8 +57,8 @@ struct RankContext {
   uint64_t fingerprint = 0;                               // of what the rank holds
 };
 
-// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They keep
-// `memory`.
+// The host's collectives between its ranks, and by `links` with other hosts' (null: none). They
+// keep `memory`.
 std::unique_ptr<Collectives> MakeHostCollectives(const std::shared_ptr<HostMemory>& memory,
                                                  const PlannedUnits& planned,
                                                  const RankContext& context,

@@ -56,7 +56,9 @@ class Line final : public MembershipClient {
       const v1::FetchCommunicatorIdsRequest& request, absl::Duration) override {
     return board_->Fetch(request.group());
   }
-  absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override { return absl::UnimplementedError(""); }
+  absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   void Interrupt(const absl::Status&) override {}
   void ReportStats(v1::ReportStatsRequest) override {}
   void Leave(const absl::Status&, std::optional<int>, absl::Duration) override {}

@@ -59,7 +59,7 @@ class HostWorkers {
   // in form.restart_ranks (it is killed), is started again over its files; one that lives gets a
   // further handoff with the new control file. Errors: as Start.
   absl::Status Recover(const v1::FormHost& form, const std::vector<std::string>& program);
-  // Whether the job goes on when a rank is lost (JobSpec.max_recoveries), and with which generation.
+  // Whether the job goes on when a rank is lost (JobSpec.max_recoveries); the present generation.
   bool recovers() const { return form_.spec().max_recoveries() > 0; }
   int64_t generation() const { return form_.generation(); }
   // Whether Complete is still to come.
@@ -88,7 +88,7 @@ class HostWorkers {
   };
 
   HostWorkers(const v1::FormHost& form, const Host& host) : form_(form), host_(host) {}
-  // To the ranks that live; those among them that had their files before get the control file alone.
+  // To the ranks that live; those that had their files before get the control file alone.
   void PrepareHandoffs(const std::set<int>& had_files = {});
   absl::Status SameRanks(const v1::FormHost& form) const;
 

@@ -97,7 +97,7 @@ absl::Status SessionImpl::EndGeneration(const absl::Status& why) {
 }
 
 absl::Status SessionImpl::Rejoin() {
-  LogInfo(absl::StrCat(failure_.message(), " after step ", state_.step));
+  LogInfo(absl::StrCat("after step ", state_.step, " ", failure_.message()));
   trace_.Rejoins();
   life_ = std::make_shared<char>();
   // Whoever writes a checkpoint stops; events of the executor are the collectives'.
@@ -202,6 +202,28 @@ absl::Status SessionImpl::Recover() {
                        parts_.assignment.generation(),
                        attempt_ > 1 ? absl::StrCat(", attempt ", attempt_) : ""));
   return absl::OkStatus();
+}
+
+StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
+  const StepResult result = Tally(votes);
+  ShardStore& store = *parts_.store;
+  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
+  trace_.Does(v1::WORKING, -1, v1::OPTIMIZER, "the optimizer's first unit");
+  store.FinishStep(result.step, [&](int unit, double us) {
+    trace_.Does(v1::WORKING, unit, v1::OPTIMIZER);
+    if (executor_ != nullptr) executor_->PublishShard(unit);
+    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
+  });
+  const StepRecord record = store.RecordOf(result.step);
+  state_.step = result.step;
+  state_.updates = record.updates();
+  state_.data_position = record.data_position + parts_.spec.global_batch();
+  loss_scale_.Update(result.non_finite);
+  KeepLossScale();
+  attempt_ = 1;
+  resizing_ = result.drain;
+  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
+  return result;
 }
 
 absl::Status SessionImpl::FinishCommitted(int64_t step) {

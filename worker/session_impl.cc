@@ -283,28 +283,6 @@ absl::StatusOr<StepResult> SessionImpl::EndStep(const StepMetrics& metrics) {
   return result;
 }
 
-StepResult SessionImpl::Commit(const std::vector<Vote>& votes) {
-  const StepResult result = Tally(votes);
-  ShardStore& store = *parts_.store;
-  store.Decide(result.step, /*skip=*/result.non_finite, result.clip_coefficient);
-  trace_.Does(v1::WORKING, -1, v1::OPTIMIZER, "the optimizer's first unit");
-  store.FinishStep(result.step, [&](int unit, double us) {
-    trace_.Does(v1::WORKING, unit, v1::OPTIMIZER);
-    if (executor_ != nullptr) executor_->PublishShard(unit);
-    stats_.Record(unit, v1::OPTIMIZER, us, 3 * store.Parameters(unit).bytes());
-  });
-  const StepRecord record = store.RecordOf(result.step);
-  state_.step = result.step;
-  state_.updates = record.updates();
-  state_.data_position = record.data_position + parts_.spec.global_batch();
-  loss_scale_.Update(result.non_finite);
-  KeepLossScale();
-  attempt_ = 1;
-  resizing_ = result.drain;
-  for (const Vote& vote : votes) resizing_ = resizing_ && vote.drain != 1;
-  return result;
-}
-
 void SessionImpl::KeepLossScale() {
   state_.loss_scale = loss_scale_.factor();
   state_.loss_scale_steps = loss_scale_.age();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/errors.h"
 #include "common/fingerprint.h"
 #include "common/process_env.h"
@@ -187,6 +188,28 @@ absl::Status TakeHandoff(AgentHandoff handoff, const ProcessEnv& env,
   return absl::OkStatus();
 }
 
+// The generation that this process was started for ended, `why`, before it could join: the agent
+// hands out the next.
+absl::Status TakeNext(const absl::Status& why, std::shared_ptr<HostMemory>& memory,
+                      std::shared_ptr<EndRelay>& relay, SessionParts& parts) {
+  relay->Connect(nullptr).IgnoreError();
+  if (!absl::IsAborted(why)) parts.membership->Break(why, BlamedRank(why));
+  const absl::Time deadline = Clock::Real()->Now() + LongestRecovery(memory->hello.spec());
+  TESSERA_ASSIGN_OR_RETURN(AgentHandoff handoff,
+                           AwaitFurtherHandoff(*memory, *relay, /*wake_fd=*/-1, deadline));
+  parts.directory_lock.Reset();
+  parts.next.reset();
+  parts.store.reset();
+  parts.membership.reset();
+  parts.collectives.reset();
+  TESSERA_ASSIGN_OR_RETURN(memory, memory->Next(std::move(handoff)));
+  relay = std::make_shared<EndRelay>(relay->on_end());
+  parts.membership = CreateMembershipClient(memory->hello.coordinator());
+  parts.membership->SetPosition(parts.position);
+  parts.assignment = memory->hello.assignment();
+  return absl::OkStatus();
+}
+
 // Ends with Leave whatever fails from now on.
 absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv& env, bool on_gpu,
                                                 KeptShards* built) {
@@ -195,9 +218,15 @@ absl::StatusOr<std::unique_ptr<Session>> Become(DraftRank rank, const ProcessEnv
   std::shared_ptr<HostMemory> memory;
   absl::Status status = TakeHandoff(std::move(rank.handoff), env, memory, parts);
   if (status.ok()) status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
+  while (parts.recover && IsPassedOver(status)) {
+    status = TakeNext(status, memory, rank.relay, parts);
+    if (!status.ok()) break;
+    status = BecomeReady(memory, rank.relay, on_gpu, built, parts);
+  }
   if (!status.ok()) {
     rank.relay->Connect(nullptr).IgnoreError();
-    parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
+    if (parts.membership != nullptr)
+      parts.membership->Leave(status, BlamedRank(status), kLeaveTimeout);
     return status;
   }
   const bool recover = parts.recover;

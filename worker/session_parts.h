@@ -38,7 +38,7 @@ struct SessionParts {
   std::shared_ptr<const Agreement> held;        // what the ranks agree on; null: nothing
   // The memory file holds what an earlier process left, and the job goes on from it (Recover).
   bool recover = false;
-  // How the rank gets into a next generation; null: there is none, and a lost rank ends the session.
+  // How the rank gets into a next generation; null: a lost rank ends the session.
   std::shared_ptr<NextGeneration> next;
   std::unique_ptr<FaultPoints> faults;
   std::shared_ptr<FaultPoints> writer_faults;  // of the thread that writes checkpoints; may be null

@@ -26,8 +26,8 @@ enum class Phase { kForward, kRecompute, kBackward, kEval };
 struct StepOptions {
   // For this step's optimizer.
   double learning_rate = 0;
-  // Where it depends on the step, in place of learning_rate: which step it is may be known only once
-  // it is begun (StepInfo.recovered).
+  // Where it depends on the step, in place of learning_rate: which step it is may be known only
+  // once it is begun (StepInfo.recovered).
   std::function<double(int64_t step)> learning_rate_at = nullptr;
 };
 

@@ -34,9 +34,9 @@ absl::StatusOr<RecoveryPoint> FindRecoveryPoint(absl::Span<const KeptSteps> rank
   int64_t least = Newest(ranks.front()), greatest = least;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].start != ranks[0].start) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " starts at step ", ranks[rank].start, ", rank 0 at ", ranks[0].start,
-          "; do all hosts see the same checkpoint.dir?"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " starts at step ", ranks[rank].start, ", rank 0 at ",
+                       ranks[0].start, "; do all hosts see the same checkpoint.dir?"));
     }
     least = std::min(least, Newest(ranks[rank]));
     greatest = std::max(greatest, Newest(ranks[rank]));
@@ -50,10 +50,9 @@ absl::StatusOr<RecoveryPoint> FindRecoveryPoint(absl::Span<const KeptSteps> rank
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       const int64_t attempt = AttemptAt(ranks[rank], least);
       if (attempt == 0 || (greatest > least + 1)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("rank ", rank, " has voted for step ", Newest(ranks[rank]),
-                         ", another rank for step ", least,
-                         "; their memory files are not of one job"));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "rank ", rank, " has voted for step ", Newest(ranks[rank]), ", another rank for step ",
+            least, "; their memory files are not of one job"));
       }
       committed = committed && attempt == AttemptAt(first, least);
       if (attempt == AttemptAt(first, least) &&

@@ -24,10 +24,10 @@ namespace tessera {
 
 // What one rank's file says. Plain bytes: it is exchanged as it is.
 struct KeptSteps {
-  int64_t start = 0;          // with what step its shards were filled
-  int64_t step[2] = {};       // of its votes, by parity; 0: none
-  int64_t attempt[2] = {};    // of these
-  int64_t order_hash[2] = {}; // of these
+  int64_t start = 0;           // with what step its shards were filled
+  int64_t step[2] = {};        // of its votes, by parity; 0: none
+  int64_t attempt[2] = {};     // of these
+  int64_t order_hash[2] = {};  // of these
 };
 
 struct RecoveryPoint {

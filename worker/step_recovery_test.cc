@@ -57,7 +57,7 @@ TEST(StepRecoveryTest, AllVotesOfOneAttemptCommit) {
   EXPECT_EQ(point.attempt, 1);
 }
 
-// Rank 0 voted for the second attempt, and rank 1 was lost before it did: its old vote says nothing.
+// Rank 0 voted for the second attempt, rank 1 was lost before: its old vote says nothing.
 TEST(StepRecoveryTest, AVoteOfAnOlderAttemptDoesNotCount) {
   const RecoveryPoint point = PointOf({File(5, 2), File(5, 1)});
   EXPECT_EQ(point.committed, 4);

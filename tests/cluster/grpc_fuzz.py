@@ -23,7 +23,7 @@ WRONG = {
 }
 INTEGERS = [0, 1, -1, 2, 3, 7, 255, 65_536, 2**31 - 1, -(2**31)]
 LONG_INTEGERS = [*INTEGERS, 2**53, 2**63 - 1, -(2**63)]
-TEXTS = ["", "small", "gpt", "h.0", "*", "a" * 300, "..", "/etc/passwd", "\0", "é", "float32", "1s"]
+TEXTS = ["", "small", "gpt", "h.0", "*", "a" * 300, "..", "/etc/passwd", "\0", "é", "float32"]
 
 
 def _frame(kind, flags, stream, payload):

@@ -1,8 +1,10 @@
 """Calls methods with bytes, and reads what refusals say of themselves."""
 
 import dataclasses
+import time
 
 import grpc
+from programs import PATIENCE
 
 DEADLINE = 30
 
@@ -92,3 +94,13 @@ def call(channel, method, request=b"", streams=(False, False), metadata=(), time
         return Answer(grpc.StatusCode.OK)
     except grpc.RpcError as error:
         return answer_of(error)
+
+
+def until(code, attempt):
+    """Calls `attempt` until its answer has `code`; returns that."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        got = attempt()
+        if got.code == code:
+            return got
+        assert time.monotonic() < deadline, f"never {code}, at last {got}"

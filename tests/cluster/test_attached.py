@@ -133,7 +133,8 @@ def test_arguments_reach_the_program(sandbox):
     # Both end in the same way, and either may be seen to do so first.
     assert cluster.watch.wait(PROMISE) == 1
     rank = cluster.get("job")["failed_rank"]
-    cluster.expect_failed(agent, rank, f"rank {rank} on host .* exited with code 7 before it joined")
+    reason = f"rank {rank} on host .* exited with code 7 before it joined"
+    cluster.expect_failed(agent, rank, reason)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

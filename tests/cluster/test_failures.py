@@ -1,4 +1,4 @@
-"""A process of a job that may not recover (max_recoveries 0) is killed or stopped, in every phase of a step.
+"""A process of a job that may not recover is killed or stopped, in every phase of a step.
 
 The job FAILS within 5 seconds and names the rank or host, and every other process ends by itself.
 """
@@ -15,7 +15,7 @@ from programs import ENDLESS_JOB, PROMISE, SMALL_JOB, TESSERA, await_end
 class Cluster:
     """A coordinator and an agent by hand, with a job that a watch follows."""
 
-    def __init__(self, sandbox, job=ENDLESS_JOB, workers=3, fault=""):
+    def __init__(self, sandbox, job=ENDLESS_JOB, workers=3, fault="", recoveries=0):
         self.sandbox, self.name = sandbox, job["name"]
         self.coordinator, self.address = sandbox.start_coordinator()
         submitted = sandbox.tessera(
@@ -25,7 +25,7 @@ class Cluster:
             "--set",
             f"mesh.min_workers={workers}",
             "--set",
-            "max_recoveries=0",
+            f"max_recoveries={recoveries}",
         )
         assert submitted.code == 0, submitted.transcript()
         self.agent = sandbox.start_agent(

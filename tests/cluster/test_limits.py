@@ -6,7 +6,7 @@ import grpc
 import pytest
 from jobs_by_hand import submit
 from programs import SMALL_JOB, WORKER
-from raw_calls import call, text
+from raw_calls import call, text, until
 from reflection import Reflection
 
 CODES = grpc.StatusCode
@@ -60,15 +60,6 @@ def test_jobs(sandbox):
     assert sandbox.tessera("submit", f"--job={second}", where).code == 0
 
 
-def _until(code, attempt):
-    """The first answer with `code`, of many."""
-    for _ in range(10_000):
-        got = attempt()
-        if got.code == code:
-            return got
-    raise AssertionError(f"never {code}, at last {got}")
-
-
 def test_members(sandbox):
     _, address = sandbox.start_coordinator("--max_members=1")
     # A host of one worker, for whatever job.
@@ -78,7 +69,7 @@ def test_members(sandbox):
         next(first)
         _exceeded(call(channel, ATTEND, join, BOTH), "max_members", 1)
         first.cancel()
-        _until(CODES.OK, lambda: call(channel, ATTEND, join, BOTH))
+        until(CODES.OK, lambda: call(channel, ATTEND, join, BOTH))
 
 
 def test_streams(sandbox):
@@ -92,7 +83,7 @@ def test_streams(sandbox):
         _exceeded(call(channel, WATCH, request, STREAM), "max_streams", 2)
         assert call(channel, LIST).code == CODES.OK
         watches[0].cancel()
-        _until(CODES.OK, lambda: call(channel, WATCH, request, STREAM))
+        until(CODES.OK, lambda: call(channel, WATCH, request, STREAM))
         watches[1].cancel()
 
 
@@ -100,10 +91,10 @@ def test_calls_in_a_second(sandbox):
     _, address = sandbox.start_coordinator("--max_requests_per_second=5")
     with grpc.insecure_channel(address) as channel:
         assert call(channel, LIST).code == CODES.OK
-        refused = _until(CODES.RESOURCE_EXHAUSTED, lambda: call(channel, LIST))
+        refused = until(CODES.RESOURCE_EXHAUSTED, lambda: call(channel, LIST))
         _exceeded(refused, "max_requests_per_second", 5)
         # Who calls again later is let in again.
-        _until(CODES.OK, lambda: call(channel, LIST))
+        until(CODES.OK, lambda: call(channel, LIST))
 
 
 def test_calls_in_flight(sandbox):

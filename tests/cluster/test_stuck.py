@@ -7,16 +7,13 @@ import signal
 import time
 
 import pytest
-from programs import ENDLESS_JOB, PATIENCE, SMALL_JOB, TESSERA
+from programs import ENDLESS_JOB, PATIENCE, PROMISE, SMALL_JOB, await_end
 from test_failures import Cluster
 
 COLLECTIVE = 3
-# One lost rank ends the job, so that its reason says what the coordinator has seen.
-ONCE = {"max_recoveries": 0}
 # The others' deadline comes first.
 LONG_LEASE = {
     **ENDLESS_JOB,
-    **ONCE,
     "timeouts": {"heartbeat": "0.2s", "lease": "60s", "collective": f"{COLLECTIVE}s"},
 }
 # The end of the lease comes first.
@@ -46,8 +43,10 @@ def test_stopped_rank_is_named_with_unit_and_operation(sandbox, job):
         rf"ranks 0, 2 have waited (\d+\.\d)s in ({PLACE}) \(operation \d+\)", ended["reason"]
     )
     assert waited, ended["reason"]
-    assert re.search(r"; rank 1 (computes|waits|works|saves).* for \d+\.\ds, operation \d+, not heard of for",
-                     ended["reason"]), ended["reason"]
+    assert re.search(
+        r"; rank 1 (computes|waits|works|saves).* for \d+\.\ds, operation \d+, not heard of for",
+        ended["reason"],
+    ), ended["reason"]
     (incident,) = incidents_of(cluster)
     assert incident["kind"] == "STUCK"
     assert incident["number"] == "1"
@@ -81,6 +80,23 @@ def test_stopped_in_a_reduction(sandbox):
     assert re.fullmatch(UNIT, incident["unit"])
 
 
+def test_job_goes_on_without_the_stopped_process(sandbox):
+    cluster = Cluster(sandbox, job=LONG_LEASE, recoveries=3)
+    cluster.watch.wait_for_line("step 20/")
+    victim = cluster.pid_of(1)
+    os.kill(victim, signal.SIGSTOP)
+    cluster.watch.wait_for_line(
+        r".*incident 1 STUCK: generation 2 began after \d+\.\ds", lines=cluster.watch.err
+    )
+    assert await_end(victim, PROMISE), "the stopped process is still there"
+    (incident,) = incidents_of(cluster)
+    assert incident["ranks"] == [1]
+    waited = rf"ranks 0, 2 have waited \d+\.\ds in ({PLACE})"
+    assert re.search(waited, incident["message"]), incident
+    job = cluster.get("job")
+    assert job["state"] == "RUNNING" and job["generation"] == 2 and job["recoveries"] == 1
+
+
 def test_positions_are_shown(sandbox):
     cluster = Cluster(sandbox, job=LONG_LEASE)
     cluster.watch.wait_for_line("step 20/")
@@ -103,7 +119,7 @@ def incidents_of_none(sandbox, cluster):
 
 
 def test_ranks_with_different_plans_are_refused(sandbox):
-    cluster = Cluster(sandbox, job={**SMALL_JOB, **ONCE}, fault="rank=1,point=plan,action=spoil")
+    cluster = Cluster(sandbox, job=SMALL_JOB, fault="rank=1,point=plan,action=spoil")
     cluster.watch.wait_for_line("state RUNNING")
     began = time.monotonic()
     assert cluster.watch.wait() == 1, cluster.watch.transcript()
@@ -127,13 +143,14 @@ def test_no_incidents_of_no_job(sandbox, address):
 
 
 def test_incidents_as_text(sandbox):
-    cluster = Cluster(sandbox, job={**ENDLESS_JOB, **ONCE})
+    cluster = Cluster(sandbox, job=ENDLESS_JOB)
     cluster.watch.wait_for_line("step 20/")
     os.kill(cluster.pid_of(2), signal.SIGKILL)
     cluster.await_failed(2)
     shown = sandbox.tessera("get", "incidents", "endless", f"--coordinator={cluster.address}")
     assert shown.code == 0, shown.transcript()
-    assert re.match(r"1 LOST at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, generation 1, step \d+", shown.out[0])
+    head = r"1 LOST at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, generation 1, step \d+"
+    assert re.match(head, shown.out[0])
     assert "rank 2" in shown.out[1] and "SIGKILL" in shown.out[1]
     assert "; as last heard it " in shown.out[1], shown.transcript()
     assert json.dumps(incidents_of(cluster))

@@ -61,7 +61,8 @@ absl::StatusOr<double> Learn(Session& session, const std::string& text,
 
 void Report(Session& session, const tessera::StepResult& result) {
   const int64_t steps = session.job().steps();
-  if (session.rank() != 0 || (result.step % 20 != 0 && result.step != steps && !result.drain)) return;
+  if (session.rank() != 0 || (result.step % 20 != 0 && result.step != steps && !result.drain))
+    return;
   tessera::v1::Progress progress;
   progress.set_step(result.step);
   progress.set_steps(steps);

@@ -2,11 +2,9 @@
 
 #include <sys/eventfd.h>
 
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <thread>
@@ -14,6 +12,7 @@
 
 #include "common/control_file.h"
 #include "common/errors.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "tests/fakes/thread_ranks.h"
@@ -24,10 +23,8 @@ namespace {
 
 // One life of the ranks: until the next death.
 struct Generation {
-  std::unique_ptr<char[], void (*)(char*)> control{nullptr, [](char* data) {
-                                                     operator delete(data, std::align_val_t(
-                                                                               kPageBytes));
-                                                   }};
+  std::unique_ptr<char[], void (*)(char*)> control{
+      nullptr, [](char* data) { operator delete(data, std::align_val_t(kPageBytes)); }};
   std::vector<UniqueFd> gone;  // by rank: readable once it is
   int ready = 0;               // ranks that can start
 };
@@ -53,9 +50,9 @@ class World : public std::enable_shared_from_this<World> {
   }
 
   std::vector<absl::Status> Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (int rank = 0; rank < world_size_; ++rank) Spawn(rank, 1);
-    changed_.wait(lock, [this] { return ended_ == world_size_; });
+    while (ended_ < world_size_) changed_.Wait(lock);
     if (options_.died != nullptr) *options_.died = died_;
     std::vector<absl::Status> statuses;
     for (const std::optional<absl::Status>& status : statuses_) statuses.push_back(*status);
@@ -64,7 +61,7 @@ class World : public std::enable_shared_from_this<World> {
 
   // A rank's passage of a fault point. Does not return to one that dies there.
   void Pass(Life& life, bool writer, absl::string_view point, int64_t step) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (life.dead) return Stand(lock);
     if (life.doomed && !writer) return Die(life, lock);
     const bool dies = Strikes(life.rank, point, step);
@@ -76,29 +73,28 @@ class World : public std::enable_shared_from_this<World> {
   }
 
   int64_t generation() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return Current();
   }
 
   int64_t AwaitAfter(int64_t generation) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return Current() > generation; });
+    MutexLock lock(mutex_);
+    while (Current() <= generation) changed_.Wait(lock);
     return Current();
   }
 
   absl::Status Start(int64_t generation) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     ++generations_[generation - 1]->ready;
-    changed_.notify_all();
-    changed_.wait(lock, [&] {
-      return Current() > generation || generations_[generation - 1]->ready == world_size_;
-    });
+    changed_.NotifyAll();
+    while (Current() <= generation && generations_[generation - 1]->ready < world_size_)
+      changed_.Wait(lock);
     if (generations_[generation - 1]->ready == world_size_) return absl::OkStatus();
     return WithReason(absl::AbortedError("another rank died"), "GENERATION_ENDED");
   }
 
   ThreadRanks::Wiring WiringOf(int64_t generation) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ThreadRanks::Wiring wiring;
     const Generation& now = *generations_[generation - 1];
     wiring.generation = generation;
@@ -137,7 +133,7 @@ class World : public std::enable_shared_from_this<World> {
   }
 
   // The next generation begins at once: no survivor is needed for it.
-  void Die(Life& life, std::unique_lock<std::mutex>& lock) {
+  void Die(Life& life, MutexLock& lock) {
     life.dead = true;
     ++died_;
     const int64_t generation = Current();
@@ -150,21 +146,21 @@ class World : public std::enable_shared_from_this<World> {
       statuses_[rank].reset();
       Spawn(rank, Current());
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     Stand(lock);
   }
 
-  void Stand(std::unique_lock<std::mutex>& lock) {
-    for (;;) never_.wait(lock);
+  void Stand(MutexLock& lock) {
+    for (;;) never_.Wait(lock);
   }
 
   void Spawn(int rank, int64_t generation) {
     std::thread([self = shared_from_this(), rank, generation] {
       const absl::Status status = self->Live(rank, generation);
-      std::lock_guard done(self->mutex_);
+      MutexLock done(self->mutex_);
       self->statuses_[rank] = status;
       ++self->ended_;
-      self->changed_.notify_all();
+      self->changed_.NotifyAll();
     }).detach();
   }
 
@@ -175,8 +171,8 @@ class World : public std::enable_shared_from_this<World> {
   const std::vector<Death> deaths_;
   const std::function<absl::Status(Session&)> body_;
   const MortalOptions options_;
-  std::mutex mutex_;
-  std::condition_variable changed_, never_;
+  Mutex mutex_;
+  CondVar changed_, never_;
   std::vector<std::unique_ptr<Generation>> generations_;
   std::map<size_t, int> passed_;  // by death
   std::vector<std::optional<absl::Status>> statuses_;

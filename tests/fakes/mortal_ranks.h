@@ -24,10 +24,10 @@ namespace tessera {
 
 struct Death {
   int rank = 0;
-  std::string point;      // worker/fault_points.h; of the thread that writes checkpoints, too
-  int64_t step = 0;       // 0: any
-  int passage = 1;        // of the point in that step
-  int64_t generation = 1; // in which it is to happen
+  std::string point;       // worker/fault_points.h; of the thread that writes checkpoints, too
+  int64_t step = 0;        // 0: any
+  int passage = 1;         // of the point in that step
+  int64_t generation = 1;  // in which it is to happen
 };
 
 struct MortalOptions {

@@ -70,10 +70,10 @@ class ThreadRanks {
     return absl::MakeSpan(files_[rank]->data(), plan_.layout.rank_file().total_bytes());
   }
 
-  // What is another for a rank that takes over from one that is gone; as MakeSession has it without.
+  // What is another for a rank that takes over from one that is gone.
   struct Wiring {
-    char* control = nullptr;       // of the generation; null: the ranks' own
-    std::vector<int> peer_fds;     // by rank: readable once it is gone; none: nobody goes
+    char* control = nullptr;    // of the generation; null: the ranks' own
+    std::vector<int> peer_fds;  // by rank: readable once it is gone; none: nobody goes
     int64_t generation = 1;
     bool recover = false;
     std::unique_ptr<FaultPoints> faults;  // null: those of Options

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/thread_ranks.h"
 #include "tests/session/toy_model.h"
+#include "worker/checkpoint_loader.h"
 
 namespace tessera {
 namespace {
@@ -97,6 +98,27 @@ class CheckpointTest : public ::testing::Test {
 
   std::string root_;
 };
+
+// A job that starts anew after a lost host goes on from its own checkpoints, whoever saved others.
+TEST_F(CheckpointTest, TheNewestOfARunIsFoundAmongOthers) {
+  v1::JobSpec job = Job("a");
+  job.mutable_checkpoint()->set_keep(5);
+  const auto of_run = [](const std::string& run) {
+    ThreadRanks::Options options;
+    options.prepare = [run](int, absl::Span<char>, SessionParts& parts) {
+      parts.run = run;
+      return absl::OkStatus();
+    };
+    return options;
+  };
+  ExpectOk(Train(job, 2, 2, nullptr, of_run("one")));
+  ExpectOk(Train(job, 2, 3, nullptr, of_run("one")));
+  ExpectOk(Train(job, 2, 4, nullptr, of_run("two")));
+  EXPECT_EQ(*NewestOfRun(job.checkpoint(), "one"), Dir("a") + "/step-3");
+  EXPECT_EQ(*NewestOfRun(job.checkpoint(), "two"), Dir("a") + "/step-4");
+  EXPECT_EQ(*NewestOfRun(job.checkpoint(), "three"), std::nullopt);
+  EXPECT_EQ(*NewestOfRun(job.checkpoint(), ""), std::nullopt);
+}
 
 struct Other {
   int world_size;

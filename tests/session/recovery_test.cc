@@ -2,14 +2,17 @@
 // of the job is bit for bit what would have come of it undisturbed.
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint_reader.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,16 +29,16 @@ constexpr int64_t kSteps = 4;
 class Trace {
  public:
   void Add(int rank, const StepResult& result) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto [seen, added] = norms_[rank].emplace(result.step, result.gradient_norm);
     EXPECT_EQ(seen->second, result.gradient_norm) << added << " " << rank << " " << result.step;
   }
   void SetValues(int rank, ToyValues values) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     values_[rank] = std::move(values);
   }
   void AddAttempt(int64_t step, int64_t attempt) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     attempts_[step] = std::max(attempts_[step], attempt);
   }
 
@@ -45,7 +48,7 @@ class Trace {
   std::map<int64_t, int64_t> attempts_;
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
 absl::Status TrainOn(Session& session, Trace& trace) {
@@ -103,9 +106,9 @@ void ExpectUnharmed(const ToyWorld& world, const std::vector<Death>& deaths) {
   Trace& expected = Undisturbed(world);
   Trace trace;
   int died = 0;
-  ExpectOk(RunMortalRanks(
-      JobOf(world), world.ranks, deaths,
-      [&](Session& session) { return Train(session, trace); }, {.died = &died}));
+  ExpectOk(RunMortalRanks(JobOf(world), world.ranks, deaths,
+                          [&](Session& session) { return Train(session, trace); },
+                          {.died = &died}));
   EXPECT_EQ(died, static_cast<int>(deaths.size()));
   for (int rank = 0; rank < world.ranks; ++rank) {
     EXPECT_EQ(trace.values_[rank], expected.values_[rank]) << rank;
@@ -152,7 +155,7 @@ std::vector<Case> Cases() {
 
 // Of a coordinator that listens.
 struct Heard {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::pair<int, int>> broken;  // a rank, and whom it blames; -1: nobody
   std::vector<std::string> messages;
   bool draining = false;
@@ -178,12 +181,12 @@ class Line final : public MembershipClient {
   }
   absl::Status AwaitStart(int64_t, int64_t, absl::Duration) override { return absl::OkStatus(); }
   void Break(const absl::Status& status, std::optional<int> blamed_rank) override {
-    std::lock_guard lock(heard_->mutex);
+    MutexLock lock(heard_->mutex);
     heard_->broken.emplace_back(rank_, blamed_rank.value_or(-1));
     heard_->messages.emplace_back(status.message());
   }
   bool Draining() const override {
-    std::lock_guard lock(heard_->mutex);
+    MutexLock lock(heard_->mutex);
     return heard_->draining;
   }
   void Interrupt(const absl::Status&) override {}
@@ -219,10 +222,9 @@ TEST(RecoveryTest, ARankIsLostDuringARecovery) {
       ExpectUnharmed({unshard, 2}, {{.rank = 1, .point = "optimizer", .step = 2},
                                     {.rank = second, .point = "barrier", .generation = 2}});
     }
-    ExpectUnharmed({unshard, 2},
-                   {{.rank = 1, .point = "undo_written", .step = 2},
-                    {.rank = 1, .point = "undo_written", .step = 2, .generation = 2},
-                    {.rank = 1, .point = "optimizer", .step = 2, .generation = 3}});
+    ExpectUnharmed({unshard, 2}, {{.rank = 1, .point = "undo_written", .step = 2},
+                                  {.rank = 1, .point = "undo_written", .step = 2, .generation = 2},
+                                  {.rank = 1, .point = "optimizer", .step = 2, .generation = 3}});
   }
 }
 
@@ -296,8 +298,7 @@ TEST(RecoveryTest, CallsSayThatTheGenerationHasEndedAndLeasesAreDropped) {
     EXPECT_TRUE(GenerationEnded(session.EndStep({}).status()));
     EXPECT_TRUE(GenerationEnded(session.Summon("emb.weight").status()));
     EXPECT_TRUE(GenerationEnded(session.Finish()));
-    EXPECT_EQ(lease.Parameter("emb.weight").status().code(),
-              absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(lease.Parameter("emb.weight").status().code(), absl::StatusCode::kFailedPrecondition);
     const absl::Status trained = Train(session, trace);  // over the lease of long ago
     EXPECT_FALSE(lease.Parameter("emb.weight").ok());
     return trained;
@@ -331,8 +332,8 @@ TEST(RecoveryTest, AStepThatWasTheLastOfADrainStaysTheLast) {
       if (!GenerationEnded(status)) return status;
     }
   };
-  ExpectOk(RunMortalRanks(JobOf({"slots", 2}), 2, {{.rank = 1, .point = "optimizer", .step = 1}}, body,
-                          options));
+  ExpectOk(RunMortalRanks(JobOf({"slots", 2}), 2, {{.rank = 1, .point = "optimizer", .step = 1}},
+                          body, options));
   EXPECT_EQ(drained, 2);
 }
 
@@ -342,7 +343,7 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
     job.set_steps(3);
     job.mutable_memory()->set_accumulate_unsynchronized(true);
     std::map<int, ToyValues> values[2];
-    std::mutex mutex;
+    Mutex mutex;
     const auto run = [&](int which, const std::vector<Death>& deaths) {
       ExpectOk(RunMortalRanks(job, 2, deaths, [&](Session& session) -> absl::Status {
         for (;;) {
@@ -360,7 +361,7 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
           TESSERA_RETURN_IF_ERROR(status);
           // What leaves a step that nobody wants.
           TESSERA_ASSIGN_OR_RETURN(ToyValues all, ToySummonAll(session));
-          std::lock_guard lock(mutex);
+          MutexLock lock(mutex);
           values[which][session.rank()] = std::move(all);
           return session.Finish();
         }
@@ -370,6 +371,51 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
     run(1, {{.rank = 0, .point = "gradient_acquire", .step = 2, .passage = 9}});
     EXPECT_EQ(values[0], values[1]) << unshard;
   }
+}
+
+// "fqn" -> hash, of the job's newest whole checkpoint, and its step.
+std::pair<int64_t, std::map<std::string, std::string>> NewestIn(const std::string& dir) {
+  const absl::StatusOr<FoundCheckpoints> found = FindCheckpoints(dir);
+  EXPECT_TRUE(found.ok() && !found->whole.empty()) << found.status();
+  if (!found.ok() || found->whole.empty()) return {};
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(found->whole.front().path);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  const absl::StatusOr<v1::CheckpointHashes> all = HashCheckpoint(*reader);
+  EXPECT_TRUE(all.ok()) << all.status();
+  std::map<std::string, std::string> hashes;
+  for (const v1::ParameterHash& hash : all->parameters()) {
+    hashes[hash.fqn()] = hash.sha256();
+    for (int i = 0; i < hash.optimizer_sha256_size(); ++i)
+      hashes[absl::StrCat(hash.fqn(), " ", i)] = hash.optimizer_sha256(i);
+  }
+  return {reader->index().step(), hashes};
+}
+
+TEST(RecoveryTest, ACheckpointThatWasBeingWrittenIsSavedAgain) {
+  const auto run = [](const std::string& name, const std::vector<Death>& deaths) {
+    v1::JobSpec job = JobOf({"slots", 2});
+    const std::string dir = absl::StrCat(testing::TempDir(), "/recovery_", name);
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+    job.mutable_checkpoint()->set_dir(dir);
+    job.mutable_checkpoint()->set_every(2);
+    job.mutable_checkpoint()->set_export_(false);
+    Trace trace;
+    int died = 0;
+    ExpectOk(RunMortalRanks(job, 2, deaths, [&](Session& session) { return Train(session, trace); },
+                            {.died = &died}));
+    EXPECT_EQ(died, static_cast<int>(deaths.size())) << name;
+    return NewestIn(dir);
+  };
+  const auto expected = run("undisturbed", {});
+  EXPECT_EQ(expected.first, kSteps);
+  EXPECT_GT(expected.second.size(), 10u);
+  for (const char* point : {"checkpoint_write", "checkpoint_written", "checkpoint_index",
+                            "checkpoint_rename", "checkpoint_renamed"}) {
+    for (const int64_t step : {2, 4})
+      EXPECT_EQ(run(point, {{.rank = 0, .point = point, .step = step}}), expected) << point << step;
+  }
+  EXPECT_EQ(run("rank_1", {{.rank = 1, .point = "checkpoint_write", .step = 2}}), expected);
 }
 
 }  // namespace

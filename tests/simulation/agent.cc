@@ -7,13 +7,6 @@
 #include "coordinator/proto_time.h"
 
 namespace tessera::simulation {
-namespace {
-
-constexpr absl::Duration kLeastBackOff = absl::Milliseconds(100);
-constexpr absl::Duration kMostBackOff = absl::Seconds(1);
-
-}  // namespace
-
 std::shared_ptr<Collective> Cluster::CollectiveOf(const std::string& job, int64_t generation,
                                                   int world_size) {
   std::weak_ptr<Collective>& known = collectives_[{job, generation}];
@@ -89,6 +82,7 @@ void Agent::OnMessage(const v1::AttendResponse& message) {
     form.recover() ? FormAgain(form) : Form(form);
   } else if (message.has_end() && IsEnd(message.end().state())) {
     // Its ranks hear it too, and have a moment to go.
+    ending_ = true;
     Later(absl::Milliseconds(50), absl::Milliseconds(400), [this] {
       DropRanks();
       Leave();
@@ -99,7 +93,7 @@ void Agent::OnMessage(const v1::AttendResponse& message) {
 void Agent::OnEnd(const absl::Status& status) {
   base()->trace.Add("agent ", incarnation_, " sees its stream end: ", status.ToString());
   welcome_ = false;
-  if (leaving_ && status.ok()) return Exit();
+  if ((leaving_ || ending_) && status.ok()) return Exit();
   // FAILED_PRECONDITION: there is no place for it.
   if (!absl::IsUnavailable(status) && !absl::IsCancelled(status) && !status.ok()) return Exit();
   if (base()->events.now() - heard_ > options_.gives_up) return Exit();
@@ -215,6 +209,7 @@ void Agent::RankExited(int rank, const std::string& incarnation, int exit_code, 
   message.mutable_worker_exited()->set_rank(rank);
   message.mutable_worker_exited()->set_exit_code(exit_code);
   message.mutable_worker_exited()->set_signal(signal);
+  message.mutable_worker_exited()->set_generation(found->second->handoff().generation);
   Tell(std::move(message));
 }
 

@@ -82,6 +82,7 @@ class Agent : public Process {
   std::shared_ptr<Stream> stream_;
   int64_t stream_number_ = 0;
   bool welcome_ = false;  // of this stream
+  bool ending_ = false;   // its job has ended: it goes
   bool leaving_ = false;
   absl::Duration heartbeat_;
   absl::Duration back_off_;

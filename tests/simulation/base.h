@@ -15,6 +15,10 @@
 
 namespace tessera::simulation {
 
+// Of a member that tries to reach the coordinator.
+inline constexpr absl::Duration kLeastBackOff = absl::Milliseconds(100);
+inline constexpr absl::Duration kMostBackOff = absl::Seconds(1);
+
 struct Base {
   explicit Base(uint64_t seed) : random(seed) {}
   Events events;

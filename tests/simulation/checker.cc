@@ -61,7 +61,7 @@ void Checker::Sent(const std::shared_ptr<MemberView>& view, const v1::AttendResp
     const bool over = IsEnd(message.end().state());
     // An agent stays with its job while that recovers.
     if (over || view->rank >= 0) view->ended = true;
-    if (over) view->job.clear();
+    if (over && view->rank < 0) view->job.clear();
     if (view->rank >= 0) {
       ended_[view->job] = std::max(ended_[view->job], view->generation);
       Over(view);
@@ -180,18 +180,17 @@ void Checker::Saw(const v1::Job& job) {
            absl::StrCat(job.name(), " was ", v1::JobState_Name(before.state()), " and is ",
                         v1::JobState_Name(job.state())));
     }
-    if (before.step() > job.step()) {
-      Fail(Invariant::kNothingLost,
-           absl::StrCat(job.name(), " showed step ", before.step(), " and now shows ", job.step()));
-    }
   }
-  if (before.generation() > job.generation()) {
+  // 0: it has taken the name and has none yet.
+  if (before.generation() > job.generation() && job.generation() > 0) {
     Fail(Invariant::kGenerationsGrow,
          absl::StrCat(job.name(), " showed generation ", before.generation(), " and now shows ",
                       job.generation()));
   }
   const bool news = TimeOf(before) != TimeOf(job) || before.state() != job.state();
+  const int32_t generation = std::max(before.generation(), job.generation());
   before = job;
+  before.set_generation(generation);
   if (news && job.state() == v1::FAILED) CheckCulprit(job);
 }
 

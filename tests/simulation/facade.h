@@ -34,10 +34,10 @@ class Facade {
     return coordinator_->CreateJob(request);
   }
   virtual absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request) {
-    return coordinator_->CancelJob(request.name(), request.reason());
+    return coordinator_->CancelJob(request.name(), request.reason(), request.request_id());
   }
   virtual absl::StatusOr<v1::Job> DrainJob(const v1::DrainJobRequest& request) {
-    return coordinator_->DrainJob(request.name());
+    return coordinator_->DrainJob(request.name(), request.request_id());
   }
   virtual absl::StatusOr<v1::GetJobResponse> GetJob(const std::string& name) {
     return coordinator_->GetJob(name);

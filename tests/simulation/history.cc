@@ -19,6 +19,9 @@ Server::Options ServerOptions(const HistoryOptions& options, int64_t lost_calls_
   Server::Options server;
   server.make_facade = options.make_facade;
   server.lost_calls_percent = lost_calls_percent;
+  server.keeps_state = options.plan.restarts;
+  server.loses_power = options.seed % 2 == 0;
+  server.loses_all = options.forgets_on_restart;
   return server;
 }
 
@@ -69,8 +72,9 @@ class History {
   bool violated() const { return base_.checker.violation().has_value(); }
 
   void RunFor(absl::Duration time, bool until_ended) {
-    base_.events.RunUntil(base_.events.now() + time,
-                          [this, until_ended] { return violated() || (until_ended && ended_); });
+    base_.events.RunUntil(base_.events.now() + time, [this, until_ended] {
+      return violated() || (until_ended && ended_ && people_.AllEnded());
+    });
   }
 
   void StartServer() {
@@ -114,7 +118,8 @@ class History {
       case FaultKind::kKillCoordinator:
         return KillServer(fault.lasts);
       case FaultKind::kDiskFull:
-        return;
+        server_.FillDisk(true);
+        return base_.events.After(fault.lasts, [this] { server_.FillDisk(false); });
       default:
         if (agent != nullptr && agent->alive()) HappenToHost(fault, agent);
     }

@@ -12,9 +12,6 @@ uint64_t Mix(uint64_t value, int64_t step) {
   return (value ^ static_cast<uint64_t>(step)) * 0x9e3779b97f4a7c15 + 1;
 }
 
-constexpr absl::Duration kLeastBackOff = absl::Milliseconds(100);
-constexpr absl::Duration kMostBackOff = absl::Seconds(1);
-
 }  // namespace
 
 uint64_t ValueAfter(int64_t step) {
@@ -74,6 +71,13 @@ Events::Action Rank::InGeneration(Events::Action action) {
   };
 }
 
+Events::Action Rank::Computing(Events::Action action) {
+  return InGeneration([this, action = std::move(action)] {
+    stuck_ = sticks_;
+    if (!stuck_) action();
+  });
+}
+
 void Rank::Connect(bool rejoin) {
   if (stream_ != nullptr) stream_->Drop();
   ++heartbeats_of_;
@@ -124,7 +128,7 @@ void Rank::OnMessage(const v1::AttendResponse& message) {
     }
     if (!std::exchange(welcome_, true)) {
       state_ = State::kPreparing;
-      Later(absl::Milliseconds(1), absl::Milliseconds(50), InGeneration([this] {
+      Later(absl::Milliseconds(1), absl::Milliseconds(50), Computing([this] {
               Meet([this] { DecideStep(); }, [this] { GetReady(); }, /*for_ever=*/true);
             }));
     } else if (state_ == State::kReady) {
@@ -221,7 +225,7 @@ void Rank::DecideStep() {
 
 void Rank::GetReady() {
   step_ = at_.collective->step;
-  if (at_.memory->applied < step_) Apply(step_);
+  if (at_.memory->applied < step_ || (step_ > 0 && options_.forgets_tags)) Apply(step_);
   state_ = State::kReady;
   v1::AttendRequest message;
   message.mutable_rank_ready()->set_measured_bytes(4096);
@@ -351,7 +355,7 @@ void Rank::SendLeave() {
 
 void Rank::Crash(const absl::Status& error) {
   if (state_ == State::kLeaving) return;
-  base()->checker.RankFault(at_.job, at_.rank);
+  if (stream_ == nullptr) return Exit(1);
   Leave(error, std::nullopt);
 }
 

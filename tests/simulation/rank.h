@@ -62,8 +62,9 @@ class Rank : public Process {
   // The next generation's; the process goes on.
   void Take(Handoff handoff);
   void Kill();
-  // Its step thread stands still for ever; the process heartbeats on.
-  void GetStuck() { stuck_ = true; }
+  // The next time that it fills its shards or computes, its step thread stands still for ever; the
+  // process heartbeats on. (Behind that nobody need wait for it, and nobody can tell.)
+  void GetStuck() { sticks_ = true; }
   // It ends with an error of its own.
   void Crash(const absl::Status& error);
   // What the agent says that the job came to.
@@ -77,6 +78,8 @@ class Rank : public Process {
 
   // Does nothing where the rank has meanwhile gone on to another generation.
   Events::Action InGeneration(Events::Action action);
+  // Likewise, where it may get stuck.
+  Events::Action Computing(Events::Action action);
   void Connect(bool rejoin);
   void OnMessage(const v1::AttendResponse& message);
   void OnEnd(const absl::Status& status);
@@ -109,6 +112,7 @@ class Rank : public Process {
   absl::Duration heartbeat_;
   absl::Duration back_off_;
   bool welcome_ = false;  // in this generation
+  bool sticks_ = false;
   bool stuck_ = false;
   bool drain_ = false;
   int64_t step_ = 0;  // committed

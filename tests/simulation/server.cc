@@ -116,7 +116,9 @@ void Stream::DeliverToServer() {
 }
 
 void Stream::AtServer(const v1::AttendRequest& message) {
-  server_->base_->trace.Add(view_->incarnation, " to coordinator: ", message.ShortDebugString());
+  if (!message.has_heartbeat()) {
+    server_->base_->trace.Add(view_->incarnation, " to coordinator: ", message.ShortDebugString());
+  }
   absl::Status status;
   if (joined_) {
     status = server_->facade_->Receive(member_, message);
@@ -174,7 +176,12 @@ Server::Server(Base* base, Options options) : base_(base), options_(std::move(op
 absl::Status Server::Start() {
   ++epoch_;
   base_->trace.Add("the coordinator starts");
+  if (options_.keeps_state) options_.coordinator.store = &store_;
   coordinator_ = std::make_unique<Coordinator>(options_.coordinator);
+  if (absl::Status restored = coordinator_->Restore(); !restored.ok()) {
+    coordinator_.reset();
+    return restored;
+  }
   facade_ = options_.make_facade == nullptr ? std::make_unique<Facade>(coordinator_.get())
                                             : options_.make_facade(coordinator_.get());
   TickLater(epoch_);
@@ -195,12 +202,27 @@ void Server::Crash() {
   ++epoch_;
   facade_.reset();
   coordinator_.reset();
+  if (options_.loses_power) store_.LosePower();
+  if (options_.loses_all) {
+    StateChange nothing;
+    const absl::StatusOr<StoredState> kept = store_.Load();
+    for (const auto& [id, job] : kept.ok() ? kept->jobs : decltype(kept->jobs)()) {
+      nothing.erased_jobs.insert(id);
+    }
+    nothing.durable = true;
+    (void)store_.Commit(nothing);
+  }
   for (const std::weak_ptr<Stream>& weak : std::exchange(streams_, {})) {
     const std::shared_ptr<Stream> stream = weak.lock();
     if (stream == nullptr) continue;
     base_->checker.Over(stream->view_);
     stream->ServerGone();
   }
+}
+
+void Server::FillDisk(bool full) {
+  base_->trace.Add(full ? "the disk is full" : "the disk has room again");
+  store_.Fail(full ? absl::ResourceExhaustedError("the disk is full") : absl::OkStatus());
 }
 
 void Server::Pause(absl::Duration time) {
@@ -222,6 +244,7 @@ void Server::StopFaults() {
   options_.lost_calls_percent = 0;
   cut_off_.clear();
   paused_until_ = absl::InfinitePast();
+  store_.Fail(absl::OkStatus());
 }
 
 absl::Time Server::HeldUntil(const std::string& host, bool to_server) const {

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/fake_state_store.h"
 #include "tests/simulation/base.h"
 #include "tests/simulation/facade.h"
 
@@ -87,12 +88,19 @@ class Server {
     absl::Duration least_delay = absl::Microseconds(100);
     absl::Duration most_delay = absl::Milliseconds(5);
     int64_t lost_calls_percent = 0;  // in each direction
+    bool keeps_state = false;
+    // With its end go the changes that were not durable; and all others, where a test wants that.
+    bool loses_power = false;
+    bool loses_all = false;
   };
   Server(Base* base, Options options);
 
+  // Takes up what the store kept. An error: as Coordinator::Restore, and it is not up.
   absl::Status Start();
   // The process ends and takes its state with it; streams break.
   void Crash();
+  // The disk is full, or is not any more.
+  void FillDisk(bool full);
   bool up() const { return coordinator_ != nullptr; }
   // It stands still: nothing is read, and no tick.
   void Pause(absl::Duration time);
@@ -113,6 +121,7 @@ class Server {
             std::function<void(absl::StatusOr<T>)> done);
 
   Facade* facade() { return facade_.get(); }
+  FakeStateStore& store() { return store_; }
   int64_t live_sinks() const { return *live_sinks_; }
   // Streams that the coordinator has to know.
   int64_t open_streams();
@@ -129,6 +138,7 @@ class Server {
   Options options_;
   std::shared_ptr<int64_t> live_sinks_ = std::make_shared<int64_t>(0);
   int64_t epoch_ = 0;
+  FakeStateStore store_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Facade> facade_;
   absl::Time paused_until_ = absl::InfinitePast();

@@ -28,8 +28,8 @@
 
 namespace tessera {
 
-// Runs the job's remaining steps, through generations that end. Does not call Finish, so that the caller may summon the model
-// first. Every job.eval_every() steps and at the last one the held-out text is evaluated
+// Runs the job's remaining steps, through generations that end. Does not call Finish, so that the
+// caller may summon the model first. Every job.eval_every() steps and at the last one the held-out text is evaluated
 // (EvaluationWindows); every 20 steps and where a step was evaluated rank 0 reports Progress.
 // tokens/s counts the tokens of all ranks since the last report, by the steady clock, without the
 // time of evaluations.

@@ -149,8 +149,8 @@ class ReplayProgram {
   absl::Status Look(int unit, const UnitLease& lease) {
     const v1::Unit& planned = session_.plan().units(unit);
     // An imported or resumed model is not the seed's.
-    const bool first = session_.step() == 0 && pass_.step == 1 && job_.checkpoint().import().empty() &&
-                       job_.checkpoint().resume() == "none";
+    const bool first = session_.step() == 0 && pass_.step == 1 &&
+                       job_.checkpoint().import().empty() && job_.checkpoint().resume() == "none";
     for (const v1::UnitParameter& parameter : planned.parameters()) {
       TESSERA_ASSIGN_OR_RETURN(const TensorView view, lease.Parameter(parameter.fqn()));
       bits_.Add(view);

@@ -26,8 +26,9 @@
 
 namespace tessera {
 
-// Runs the job's remaining steps, through generations that end. Does not call Finish. Every 20 steps and at the last one rank 0
-// reports Progress, with a loss of 0 and without tokens per second.
+// Runs the job's remaining steps, through generations that end. Does not call Finish. Every 20
+// steps and at the last one rank 0 reports Progress, with a loss of 0 and without tokens per
+// second.
 //
 // Errors of the session, and:
 //   INVALID_ARGUMENT  no gradients but zero are exact in the job's dtypes (MakeReplayRule).

@@ -33,7 +33,7 @@ SETTLED = 0.5
 
 
 class Pauses:
-    """When a process stands still: its processor time, looked at every few milliseconds, does not grow."""
+    """When a process stands still: its processor time, looked at often, does not grow."""
 
     def __init__(self, pid):
         self._pid = pid
@@ -135,8 +135,10 @@ def main():
     assert cluster.export().read_bytes() == export, "the export differs"
     seen = cluster.losses()
     assert all(losses[step] == loss for step, loss in seen.items()), "a loss differs"
-    print(f"{flags.kills} kills: SUCCEEDED in generation 1, bit for bit; {len(seen)} of {len(losses)}"
-          f" lines seen; pauses {total:.3f} s in all")
+    print(
+        f"{flags.kills} kills: SUCCEEDED in generation 1, bit for bit; {len(seen)} of"
+        f" {len(losses)} lines seen; pauses {total:.3f} s in all"
+    )
     sandbox.close()
     return 0 if total < 1 else 1
 

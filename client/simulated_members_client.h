@@ -1,6 +1,7 @@
 // A job's agents and ranks, simulated in one process over real connections, as many as asked for:
-// what `tessera bench control` loads a coordinator with. No process is started and no memory mapped;
-// a rank lists the units of the whole plan, says that it is ready and then sends what a rank sends.
+// what `tessera bench control` loads a coordinator with. No process is started and no memory
+// mapped; a rank lists the units of the whole plan, says that it is ready and then sends what a
+// rank sends.
 //
 //   SimulatedMembers members({.address = address, .job = "bench", .workers = 1000, ...});
 //   TESSERA_ASSIGN_OR_RETURN(const absl::Duration formed, members.Form(deadline));

@@ -84,14 +84,15 @@ class Deaths:
         self._thread.start()
 
     def add(self, pid):
-        if pid in self._pids.values() or pid in self.at:
-            return
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        self._pids[fd] = pid
-        self._poll.register(fd, select.EPOLLIN)
+        with self._changed:
+            if pid in self._pids.values() or pid in self.at:
+                return
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return
+            self._pids[fd] = pid
+            self._poll.register(fd, select.EPOLLIN)
 
     def _run(self):
         while not self._stopped.is_set():

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Kills the coordinator of a running job with SIGKILL, again and again, and starts it on the same port and state.
+"""Kills the coordinator of a running job again and again, and starts it on the same state.
 
     python tests/faults/kill_coordinator.py [--kills=20] [--seed=1]
 
-The job must SUCCEED without a recovery, with the losses and the export, bit for bit, of a run that nothing befell: so no step
-was lost or repeated. Prints, for each kill, how long the coordinator was away, and for how long the thread of rank 0 that
-computes stood still at most from the kill until half a second after the coordinator was back, beyond the longest that it
-stood still in as much time before the kill: a thread stands still when its processor time does not grow. Exits with 0 only
-if all of it held and these pauses are less than 1 s in all.
+The job must SUCCEED without a recovery, with the losses and the export, bit for bit, of a run that
+nothing befell: so no step was lost or repeated. Prints, for each kill, how long the coordinator was
+away, and for how long the thread of rank 0 that computes stood still at most from the kill until
+half a second after the coordinator was back, beyond the longest that it stood still in as much time
+before the kill: a thread stands still when its processor time does not grow. Exits with 0 only if
+all of it held and these pauses are less than 1 s in all.
 """
 
 import argparse
@@ -32,7 +33,7 @@ SETTLED = 0.5
 
 
 class Pauses:
-    """When a process stands still: its processor time, looked at every few milliseconds, does not grow."""
+    """When a process stands still: its processor time, looked at often, does not grow."""
 
     def __init__(self, pid):
         self._pid = pid
@@ -87,7 +88,9 @@ def run_undisturbed(steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     flags = parser.parse_args()
@@ -132,8 +135,10 @@ def main():
     assert cluster.export().read_bytes() == export, "the export differs"
     seen = cluster.losses()
     assert all(losses[step] == loss for step, loss in seen.items()), "a loss differs"
-    print(f"{flags.kills} kills: SUCCEEDED in generation 1, bit for bit; {len(seen)} of {len(losses)}"
-          f" lines seen; pauses {total:.3f} s in all")
+    print(
+        f"{flags.kills} kills: SUCCEEDED in generation 1, bit for bit; {len(seen)} of"
+        f" {len(losses)} lines seen; pauses {total:.3f} s in all"
+    )
     sandbox.close()
     return 0 if total < 1 else 1
 

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Kills random ranks of running jobs with SIGKILL, and holds what becomes of the jobs against one that nothing befell.
+"""Kills random ranks of running jobs, and holds the jobs against one that nothing befell.
 
     python tests/faults/kill_ranks.py [--kills=50] [--per_job=5] [--seed=1]
 
-Each job has 4 workers, 200 steps and a checkpoint every 10. The moments are drawn over the phases of a step (barrier, reduce,
-optimizer, checkpoint) by fault points, so that the log says where each kill hit; a rank may be killed again after it was
-started again. Every job must SUCCEED, with the losses and the export, bit for bit, of the undisturbed one.
+Each job has 4 workers, 200 steps and a checkpoint every 10. The moments are drawn over the phases
+of a step (barrier, reduce, optimizer, checkpoint) by fault points, where a process kills itself
+with SIGKILL, so that the log says where each kill hit; a rank may be killed again after it was
+started again. Every job must SUCCEED, with the losses and the export, bit for bit, of the
+undisturbed one.
 
-Prints a line for each kill (job, rank, process, phase, step; seconds until the coordinator said RECOVERING, and until it
-said RUNNING, when the next step begins) and at the end the medians and maxima. Exits with 0 only if all of it held.
+Prints a line for each kill (job, rank, process, phase, step; seconds until the coordinator said
+RECOVERING, and until it said RUNNING, when the next step begins) and at the end the medians and
+maxima. Exits with 0 only if all of it held.
 """
 
 import argparse
@@ -40,8 +43,9 @@ def spec_of(name, sandbox):
 
 
 def draw_kills(draw, count):
-    """Kills of one job in the order of their steps, some steps apart. A process is killed once: a later kill of a rank is of
-    the process that was started for the generation after its last death."""
+    """Kills of one job in the order of their steps, some steps apart. A process is killed once: a
+    later kill of a rank is of the process that was started for the generation after its last death.
+    """
     kills, started = [], {}  # rank -> generation of its process
     span = (STEPS - 10) // count
     for number in range(count):
@@ -67,7 +71,8 @@ def draw_kills(draw, count):
 
 def fault_of(kills):
     return ";".join(
-        f"rank={k['rank']},point={k['point']},step={k['step']},generation={k['generation']},action=kill"
+        f"rank={k['rank']},point={k['point']},step={k['step']},"
+        f"generation={k['generation']},action=kill"
         for k in kills
     )
 
@@ -87,7 +92,7 @@ def children(cluster):
 
 
 def follow(cluster, deaths):
-    """Waits until every rank has a process, and has their ends told: before the ranks take another step."""
+    """Waits until every rank has a process, and has their ends told."""
     deadline = time.monotonic() + PATIENCE
     while True:
         alive = [pid for pid in children(cluster) if pid not in deaths.at]
@@ -124,7 +129,9 @@ def run_job(sandbox, name, kills, log):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--per_job", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """How a coordinator bears 100 to 10,000 workers of one job with the plan of Llama-3.1-405B.
 
-    tests/measure/control.py [--quick]        after `bazel build //client:tessera //coordinator:tessera-coordinator`
+    bazel build //client:tessera //coordinator:tessera-coordinator
+    tests/measure/control.py [--quick]
 
-Runs `tessera bench control` for each row and prints a table in Markdown, with what each figure is meant to be on 2 quiet
-cores, and the machine's load before each row: on a machine that others use the wall's figures are theirs as well. Exits
-with 0 when all rows could be measured, whatever they say.
+Runs `tessera bench control` for each row and prints a table in Markdown, with what each figure is
+meant to be on 2 quiet cores, and the machine's load before each row: on a machine that others use
+the wall's figures are theirs as well. Exits with 0 when all rows could be measured, whatever they
+say.
 """
 
 import json

@@ -169,7 +169,6 @@ void CoordinatorCore::RestoreRecoveryLocked(JobEntry& job, const std::set<std::s
   }
   recovery.pending = true;
   recovery.restart = std::move(all);
-  recovery.lost_at = members_.now();
   // Its hosts first get the time to come back.
   recovery.not_before = rejoin_by;
 }

@@ -346,8 +346,7 @@ void CoordinatorCore::DecideLocked(JobEntry& job) {
   if (job.lifecycle.ended()) return;
   const absl::Time now = members_.now();
   const Recovery& recovery = job.recovery;
-  if (std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
-    NoteLossLocked(job, *blame);
+  if (const std::optional<Blame> blame = job.verdict.Decide(now); blame.has_value()) {
     LoseLocked(job, *blame);
   } else if (!recovery.ended.empty() && now - recovery.ended_at >= options_.verdict.grace) {
     ReformLocked(job);

@@ -93,7 +93,7 @@ void Agent::OnMessage(const v1::AttendResponse& message) {
 void Agent::OnEnd(const absl::Status& status) {
   base()->trace.Add("agent ", incarnation_, " sees its stream end: ", status.ToString());
   welcome_ = false;
-  if ((leaving_ || ending_) && status.ok()) return Exit();
+  if (ending_ || (leaving_ && status.ok())) return Exit();
   // FAILED_PRECONDITION: there is no place for it.
   if (!absl::IsUnavailable(status) && !absl::IsCancelled(status) && !status.ok()) return Exit();
   if (base()->events.now() - heard_ > options_.gives_up) return Exit();

@@ -126,6 +126,7 @@ void Checker::Reported(const v1::ReportStatsRequest& request) {
 }
 
 bool Checker::HostsWereLost(const std::string& job) const {
+  if (forgot_) return true;
   const auto before = hosts_before_.find(job);
   if (before == hosts_before_.end()) return true;
   return std::any_of(before->second.hosts.begin(), before->second.hosts.end(),

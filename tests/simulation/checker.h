@@ -86,8 +86,13 @@ class Checker {
   void Resized(const std::string& job) { resized_.insert(job); }
 
   // The coordinator ended while its disk was full: what it could not keep, and did not acknowledge,
-  // may be gone.
-  void MayForget() { jobs_.clear(); }
+  // may be gone: jobs that ran meanwhile begin again.
+  void MayForget() {
+    forgot_ = true;
+    jobs_.clear();
+    formed_.clear();
+    ended_.clear();
+  }
   // A job as an operator sees it.
   void Saw(const v1::Job& job);
 
@@ -103,6 +108,7 @@ class Checker {
 
   std::function<absl::Time()> now_;
   std::optional<Violation> violation_;
+  bool forgot_ = false;
   std::map<std::pair<std::string, int>, std::shared_ptr<MemberView>> owners_;
   std::map<std::string, std::map<int64_t, std::string>> formed_;  // job -> generation -> what
   std::map<std::string, Formed> hosts_of_;                        // of the newest generation

@@ -1,8 +1,7 @@
 // MembershipService over gRPC: each Attend stream is a MemberSink of the Coordinator; nothing else
-// is kept. ListUnits answers with bytes that were serialized once, when the job was planned.
-// Of a stream the guard sees no message, so what it asks elsewhere is asked here: whether the member
-// may touch the job that it joins, and how long strings are. Errors: as membership_service.proto.
-// Thread-safe. The coordinator must outlive it.
+// is kept. ListUnits answers with bytes that were serialized once, when the job was planned. Of a
+// stream the guard sees no message, so what it asks elsewhere is asked here (member_check.h).
+// Errors: as membership_service.proto. Thread-safe. The coordinator must outlive it.
 #ifndef TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 #define TESSERA_COORDINATOR_MEMBERSHIP_SERVICE_H_
 

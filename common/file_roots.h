@@ -20,7 +20,8 @@ namespace tessera {
 struct FileRoots {
   // Of `data` and `checkpoint.import`. "": anywhere.
   std::string data = "";
-  // Of `checkpoint.dir` and `checkpoint.resume`; `checkpoint.import` may be in it too. "": anywhere.
+  // Of `checkpoint.dir` and `checkpoint.resume`; `checkpoint.import` may be in it too. "":
+  // anywhere.
   std::string checkpoints = "";
 
   bool any() const { return !data.empty() || !checkpoints.empty(); }

@@ -1,5 +1,5 @@
-// The files of TLS and what is wrong with them. No gRPC: common/grpc_security.h makes credentials of
-// them, which follow the files when they change.
+// The files of TLS and what is wrong with them. No gRPC: common/grpc_security.h makes credentials
+// of them, which follow the files when they change.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckTls(options, TlsSide::kServer));
 #ifndef TESSERA_COMMON_TLS_H_

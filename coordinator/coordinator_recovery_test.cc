@@ -346,7 +346,7 @@ TEST_F(CoordinatorRecoveryTest, ProcessesThatKeepEndingDoNotRecoverForEver) {
   }
   EXPECT_EQ(Get("gpt").state(), v1::FAILED);
   EXPECT_EQ(Get("gpt").recoveries(), 3);
-  EXPECT_TRUE(absl::StartsWith(Get("gpt").reason(), "rank 1 on host node-a exited with code 1"))
+  EXPECT_TRUE(absl::StartsWith(Get("gpt").reason(), "rank 0 on host node-a exited with code 1"))
       << Get("gpt").reason();
 }
 

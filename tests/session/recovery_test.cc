@@ -287,22 +287,22 @@ TEST(RecoveryTest, CallsSayThatTheGenerationHasEndedAndLeasesAreDropped) {
   const auto body = [&](Session& session) -> absl::Status {
     if (session.rank() == 1 && lives++ > 0) return Train(session, trace);
     TESSERA_RETURN_IF_ERROR(session.BeginStep({.learning_rate = 0.01}).status());
-    TESSERA_ASSIGN_OR_RETURN(const int root, session.FindUnit(""));
+    TESSERA_ASSIGN_OR_RETURN(const int block, session.FindUnit("h.0"));
     TESSERA_RETURN_IF_ERROR(session.BeginMicroBatch({}));
-    TESSERA_ASSIGN_OR_RETURN(UnitLease lease, session.Unshard(root, Phase::kForward));
+    TESSERA_ASSIGN_OR_RETURN(UnitLease lease, session.Unshard(block, Phase::kForward));
     if (session.rank() == 1) lease = UnitLease();  // where it dies: rank 0 has written its part
-    TESSERA_RETURN_IF_ERROR(lease.Parameter("emb.weight").status());
+    TESSERA_RETURN_IF_ERROR(lease.Parameter("h.0.w").status());
     EXPECT_TRUE(GenerationEnded(session.Barrier("nobody comes")));
     EXPECT_TRUE(GenerationEnded(session.BeginMicroBatch({})));
-    EXPECT_TRUE(GenerationEnded(session.Unshard(root, Phase::kForward).status()));
-    EXPECT_TRUE(GenerationEnded(session.GradientView(root, "emb.weight").status()));
-    EXPECT_TRUE(GenerationEnded(session.Reduce(root)));
+    EXPECT_TRUE(GenerationEnded(session.Unshard(block, Phase::kForward).status()));
+    EXPECT_TRUE(GenerationEnded(session.GradientView(block, "h.0.w").status()));
+    EXPECT_TRUE(GenerationEnded(session.Reduce(block)));
     EXPECT_TRUE(GenerationEnded(session.EndStep({}).status()));
-    EXPECT_TRUE(GenerationEnded(session.Summon("emb.weight").status()));
+    EXPECT_TRUE(GenerationEnded(session.Summon("h.0.w").status()));
     EXPECT_TRUE(GenerationEnded(session.Finish()));
-    EXPECT_EQ(lease.Parameter("emb.weight").status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(lease.Parameter("h.0.w").status().code(), absl::StatusCode::kFailedPrecondition);
     const absl::Status trained = Train(session, trace);  // over the lease of long ago
-    EXPECT_FALSE(lease.Parameter("emb.weight").ok());
+    EXPECT_FALSE(lease.Parameter("h.0.w").ok());
     return trained;
   };
   int died = 0;

@@ -143,6 +143,7 @@ void Agent::FormAgain(const v1::FormHost& form) {
     const auto living = ranks_.find(rank);
     const bool lives = living != ranks_.end() && living->second->alive();
     if (!lives || cluster_->starts_twice) {
+      if (lives) forgotten_.push_back(living->second);
       StartRank(HandoffOf(form, rank));
       continue;
     }

@@ -91,6 +91,7 @@ class Agent : public Process {
   std::string run_;
   int64_t generation_ = 0;
   std::map<int, std::shared_ptr<Rank>> ranks_;
+  std::vector<std::shared_ptr<Rank>> forgotten_;  // with starts_twice
   std::map<int, std::shared_ptr<RankMemory>> memories_;
   std::deque<v1::AttendRequest> untold_;  // since the stream broke
 };

@@ -93,10 +93,7 @@ void Checker::SentForm(const v1::FormHost& form) {
          absl::StrCat("generation ", form.generation(), " of ", form.job(), " was formed after ",
                       std::max(formed.rbegin()->first, ended_[form.job()])));
   }
-  if (added) {
-    hosts_before_[form.job()] = hosts_of_[form.job()];
-    hosts_of_[form.job()] = {{}, now_()};
-  }
+  if (added) hosts_of_[form.job()] = {{}, now_()};
 }
 
 void Checker::Accepted(const std::shared_ptr<MemberView>& view) {
@@ -127,8 +124,8 @@ void Checker::Reported(const v1::ReportStatsRequest& request) {
 
 bool Checker::HostsWereLost(const std::string& job) const {
   if (forgot_) return true;
-  const auto before = hosts_before_.find(job);
-  if (before == hosts_before_.end()) return true;
+  const auto before = hosts_began_.find(job);
+  if (before == hosts_began_.end()) return true;
   return std::any_of(before->second.hosts.begin(), before->second.hosts.end(),
                      [&](const std::string& host) {
                        const auto fault = host_faults_.find(host);
@@ -160,6 +157,7 @@ void Checker::Began(const std::string& run, const std::string& job, int64_t gene
   }
   truth.generation = generation;
   truth.committed = step;
+  hosts_began_[job] = hosts_of_[job];
   resized_.erase(job);
 }
 
@@ -196,6 +194,7 @@ void Checker::Saw(const v1::Job& job) {
 }
 
 void Checker::CheckCulprit(const v1::Job& job) {
+  if (forgot_) return;  // it may have run to its end before, and its hosts have gone
   const std::string said =
       absl::StrCat(job.name(), " failed: ", job.reason_code(), ": ", job.reason());
   if (job.reason().empty() || job.reason_code().empty()) {

@@ -112,7 +112,7 @@ class Checker {
   std::map<std::pair<std::string, int>, std::shared_ptr<MemberView>> owners_;
   std::map<std::string, std::map<int64_t, std::string>> formed_;  // job -> generation -> what
   std::map<std::string, Formed> hosts_of_;                        // of the newest generation
-  std::map<std::string, Formed> hosts_before_;                    // of the one before
+  std::map<std::string, Formed> hosts_began_;                     // of the newest that began
   std::map<std::string, int64_t> ended_;                          // newest generation that ended
   std::map<std::string, RunTruth> runs_;
   std::set<std::pair<std::string, int>> rank_faults_;

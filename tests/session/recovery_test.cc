@@ -365,8 +365,10 @@ TEST(RecoveryTest, GradientsThatWereKeptAreKeptAgain) {
           TESSERA_RETURN_IF_ERROR(status);
           // What leaves a step that nobody wants.
           TESSERA_ASSIGN_OR_RETURN(ToyValues all, ToySummonAll(session));
-          MutexLock lock(mutex);
-          values[which][session.rank()] = std::move(all);
+          {
+            MutexLock lock(mutex);
+            values[which][session.rank()] = std::move(all);
+          }
           return session.Finish();
         }
       };

@@ -91,6 +91,16 @@ TEST_F(CoordinatorJobsTest, ARequestIdCreatesOnce) {
   // Also after the job has ended: a late retry must not start it again.
   ASSERT_TRUE(coordinator_.CancelJob("gpt", "").ok());
   EXPECT_EQ(Create(Spec("gpt", 2, 2), "r1")->state(), v1::CANCELLED);
+  // And after another job has taken the name, whether that lives or has ended (found by simulation:
+  // seeds 720 and 1294).
+  clock_.Advance(absl::Seconds(3));
+  ASSERT_TRUE(Create(Spec("gpt", 2, 2), "r3").ok());
+  for (const bool ended : {false, true}) {
+    if (ended) ASSERT_TRUE(coordinator_.CancelJob("gpt", "").ok());
+    const auto late = Create(Spec("gpt", 2, 2), "r1");
+    ASSERT_TRUE(late.ok()) << late.status();
+    EXPECT_EQ(late->create_time().seconds(), first->create_time().seconds());
+  }
 }
 
 TEST_F(CoordinatorJobsTest, CancelTellsEveryMemberAndIsFinal) {

@@ -114,6 +114,12 @@ void CoordinatorCore::RestoreJobLocked(const StoredState& state, const StoredJob
                      "the coordinator was started again while the ranks built the model, of which "
                      "it keeps nothing until it is whole; start the job again",
                      {}});
+  } else if (job.lifecycle.proto().generation() > 0) {
+    v1::Incident incident;
+    incident.set_kind(v1::Incident::COORDINATOR_RESTARTED);
+    incident.set_message(
+        "the coordinator was started again; the job's workers have computed on and join it again");
+    NoteLocked(job, std::move(incident));
   }
 }
 

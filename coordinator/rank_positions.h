@@ -36,8 +36,8 @@ class RankPositions {
   RankPositions(int ranks, int units, absl::Duration silent_after)
       : units_(units), silent_after_(silent_after), places_(ranks) {}
 
-  // Keeps the newest, but for REJOINING: of a rank that has left the generation, where it was is what
-  // says why. What makes no sense (a rank or unit that does not exist, a time before the
+  // Keeps the newest, but for REJOINING: of a rank that has left the generation, where it was is
+  // what says why. What makes no sense (a rank or unit that does not exist, a time before the
   // beginning) is not kept.
   void Record(int rank, const v1::Position& position, absl::Time now);
 

@@ -29,10 +29,10 @@
 namespace tessera {
 
 // Runs the job's remaining steps, through generations that end. Does not call Finish, so that the
-// caller may summon the model first. Every job.eval_every() steps and at the last one the held-out text is evaluated
-// (EvaluationWindows); every 20 steps and where a step was evaluated rank 0 reports Progress.
-// tokens/s counts the tokens of all ranks since the last report, by the steady clock, without the
-// time of evaluations.
+// caller may summon the model first. Every job.eval_every() steps and at the last one the held-out
+// text is evaluated (EvaluationWindows); every 20 steps and where a step was evaluated rank 0
+// reports Progress. tokens/s counts the tokens of all ranks since the last report, by the steady
+// clock, without the time of evaluations.
 //
 // Errors of the session, and:
 //   INVALID_ARGUMENT     job.data cannot be used (LoadText); the plan lacks a parameter of the

@@ -1,4 +1,4 @@
-"""A worker of a job that may recover is killed: it SUCCEEDS with the bits of an undisturbed run.
+"""A worker of a job that may recover is killed: the job SUCCEEDS, with an undisturbed run's bits.
 
 Faults strike the first process of a rank alone; the one that takes over has none.
 """
@@ -109,7 +109,7 @@ def test_a_program_of_ones_own_goes_on(sandbox):
 
 
 def await_step(cluster, generation):
-    """Until the job has committed two more steps in that generation: the next, and one more."""
+    """Until the job has committed a step more than it had when that generation was seen to run."""
     deadline = time.monotonic() + PATIENCE
     first = None
     while True:

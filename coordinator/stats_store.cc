@@ -40,23 +40,25 @@ absl::Status StatsStore::Record(
     return InvalidField("rank", absl::StrCat("is ", rank, "; the world size is ", ranks_));
   }
   for (const v1::OperationSample& sample : samples) TESSERA_RETURN_IF_ERROR(Check(sample, units_));
+  std::vector<Sample>& of_rank = samples_[rank];
+  if (!samples.empty()) of_rank.resize(IndexOf(units_, 0));
   for (const v1::OperationSample& sample : samples) {
-    std::vector<Sample>& of_ranks = samples_[{sample.unit(), sample.operation()}];
-    of_ranks.resize(ranks_);
-    of_ranks[rank] = {sample.median_us(), sample.p90_us(), sample.p99_us(), sample.count()};
+    of_rank[IndexOf(sample.unit(), sample.operation())] = {sample.median_us(), sample.p90_us(),
+                                                           sample.p99_us(), sample.count()};
   }
   return absl::OkStatus();
 }
 
 std::vector<v1::OperationStats> StatsStore::Summarise(int unit) const {
   std::vector<v1::OperationStats> summaries;
-  for (auto at = samples_.lower_bound({unit, v1::OPERATION_UNSPECIFIED});
-       at != samples_.end() && at->first.first == unit; ++at) {
+  if (unit < 0 || unit >= units_) return summaries;
+  for (int operation = v1::OPERATION_UNSPECIFIED + 1; operation < kOperations; ++operation) {
     v1::OperationStats stats;
     std::vector<double> medians;
     double slowest = -1;
     for (int rank = 0; rank < ranks_; ++rank) {
-      const Sample& sample = at->second[rank];
+      if (samples_[rank].empty()) continue;
+      const Sample& sample = samples_[rank][IndexOf(unit, operation)];
       if (sample.count == 0) continue;
       medians.push_back(sample.median_us);
       stats.set_count(std::max(stats.count(), sample.count));
@@ -70,7 +72,7 @@ std::vector<v1::OperationStats> StatsStore::Summarise(int unit) const {
     if (medians.empty()) continue;
     std::sort(medians.begin(), medians.end());
     const size_t half = medians.size() / 2;
-    stats.set_operation(at->first.second);
+    stats.set_operation(static_cast<v1::Operation>(operation));
     stats.set_min_us(medians.front());
     stats.set_median_us(medians.size() % 2 == 1 ? medians[half]
                                                 : (medians[half - 1] + medians[half]) / 2);

@@ -10,8 +10,8 @@
 #ifndef TESSERA_COORDINATOR_STATS_STORE_H_
 #define TESSERA_COORDINATOR_STATS_STORE_H_
 
-#include <map>
-#include <utility>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,7 +22,7 @@ namespace tessera {
 
 class StatsStore {
  public:
-  StatsStore(int units, int ranks) : units_(units), ranks_(ranks) {}
+  StatsStore(int units, int ranks) : units_(units), ranks_(ranks), samples_(ranks) {}
 
   // All of the samples or, if one is wrong, none. INVALID_ARGUMENT: no such rank, unit or
   // operation, or a figure that is negative or not finite.
@@ -43,9 +43,15 @@ class StatsStore {
     int64_t count = 0;  // 0: the rank has not sent one
   };
 
+  size_t IndexOf(int unit, int operation) const {
+    return static_cast<size_t>(unit) * kOperations + static_cast<size_t>(operation);
+  }
+
+  static constexpr int kOperations = v1::Operation_MAX + 1;
   const int units_;
   const int ranks_;
-  std::map<std::pair<int, v1::Operation>, std::vector<Sample>> samples_;  // by rank
+  // By rank, then by unit and operation: a report is written in one place. Empty: none came yet.
+  std::vector<std::vector<Sample>> samples_;
 };
 
 }  // namespace tessera

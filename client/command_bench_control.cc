@@ -85,9 +85,9 @@ std::string ControlTable(const std::vector<ControlFigures>& all) {
   }
   return absl::StrCat(
       table.ToString(), "\nEach worker listed the ", all[0].units,
-      " units of Llama-3.1-405B. FORM: from the first join to the last start;\nCPU: the "
-      "coordinator's in that time. GROWTH: against the row before. STEADY: with a\nheartbeat a "
-      "second of each member and a report of each worker every 10 s.\n");
+      " units of Llama-3.1-405B. FORM: from the first join\nto the last start; CPU: the "
+      "coordinator's in that time. GROWTH: against the row\nbefore. STEADY: with a heartbeat a "
+      "second of each member and a report of each\nworker every 10 s.\n");
 }
 
 int RunBenchControl(const BenchControlFlags& flags) {

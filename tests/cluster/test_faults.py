@@ -126,7 +126,7 @@ def test_a_killed_agent_is_replaced_by_another_host_from_the_checkpoint(sandbox,
 
 
 def test_a_stopped_agent_is_lost_after_its_lease(sandbox):
-    cluster = start(sandbox, timeouts={"replacement": "1s"})
+    cluster = start(sandbox, steps=1_000_000, timeouts={"replacement": "1s"})
     stopped = time.monotonic()
     cluster.agents[0].signal(signal.SIGSTOP)
     when, _ = cluster.watch.next_line("state RECOVERING", stopped)

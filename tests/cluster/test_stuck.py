@@ -97,15 +97,20 @@ def test_job_goes_on_without_the_stopped_process(sandbox):
     assert job["state"] == "RUNNING" and job["generation"] == 2 and job["recoveries"] == 1
 
 
-def test_positions_are_shown(sandbox):
-    cluster = Cluster(sandbox, job=LONG_LEASE)
-    cluster.watch.wait_for_line("step 20/")
+def positioned_workers(cluster):
+    """Once all of them have said where they are."""
     deadline = time.monotonic() + PATIENCE
     workers = []
     while not workers or not all("step" in worker.get("position", "") for worker in workers):
         assert time.monotonic() < deadline, workers
         workers = [w for w in cluster.get("workers")["workers"] if w["state"] == "READY"]
-    for worker in workers:
+    return workers
+
+
+def test_positions_are_shown(sandbox):
+    cluster = Cluster(sandbox, job=LONG_LEASE)
+    cluster.watch.wait_for_line("step 20/")
+    for worker in positioned_workers(cluster):
         assert re.search(r"in step \d+ for \d+\.\ds", worker["position"]), worker
     shown = sandbox.tessera("get", "workers", "endless", f"--coordinator={cluster.address}")
     assert any(line.startswith("rank 2 ") for line in shown.out), shown.transcript()
@@ -145,6 +150,7 @@ def test_no_incidents_of_no_job(sandbox, address):
 def test_incidents_as_text(sandbox):
     cluster = Cluster(sandbox, job=ENDLESS_JOB)
     cluster.watch.wait_for_line("step 20/")
+    positioned_workers(cluster)
     os.kill(cluster.pid_of(2), signal.SIGKILL)
     cluster.await_failed(2)
     shown = sandbox.tessera("get", "incidents", "endless", f"--coordinator={cluster.address}")

@@ -29,8 +29,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_):
-        self._call(self._drop_all())
-        self._server.close()
+        self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -43,6 +42,14 @@ class Proxy:
 
     def _call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    async def _stop(self):
+        self._server.close()
+        await self._drop_all()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _drop_all(self):
         for writer in list(self._writers):

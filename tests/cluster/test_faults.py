@@ -38,7 +38,7 @@ def fixture_undisturbed(tmp_path_factory):
 
 
 def spec_of(name, sandbox, every=0, **more):
-    return with_files(job(name, WORKERS, steps=STEPS, **more), sandbox, every=every)
+    return with_files(job(name, WORKERS, **{"steps": STEPS, **more}), sandbox, every=every)
 
 
 def start(sandbox, name="faulty", every=0, state_dir=False, agent_env=None, **more):

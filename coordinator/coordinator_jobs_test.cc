@@ -96,7 +96,9 @@ TEST_F(CoordinatorJobsTest, ARequestIdCreatesOnce) {
   clock_.Advance(absl::Seconds(3));
   ASSERT_TRUE(Create(Spec("gpt", 2, 2), "r3").ok());
   for (const bool ended : {false, true}) {
-    if (ended) ASSERT_TRUE(coordinator_.CancelJob("gpt", "").ok());
+    if (ended) {
+      ASSERT_TRUE(coordinator_.CancelJob("gpt", "").ok());
+    }
     const auto late = Create(Spec("gpt", 2, 2), "r1");
     ASSERT_TRUE(late.ok()) << late.status();
     EXPECT_EQ(late->create_time().seconds(), first->create_time().seconds());

@@ -240,7 +240,6 @@ def test_a_killed_coordinator_ends_the_run(sandbox):
     os.kill(coordinator, signal.SIGKILL)
     assert await_end(coordinator, PROMISE)
     assert program.wait(2 * PROMISE) == 3
-    assert (
-        program.err[-1] == "tessera: the coordinator was killed by signal 9 (Killed) during the job"
-    )
+    # Its agent and ranks may have a last word.
+    assert "tessera: the coordinator was killed by signal 9 (Killed) during the job" in program.err
     sandbox.await_nothing_left()

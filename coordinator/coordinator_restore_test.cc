@@ -285,8 +285,9 @@ TEST_F(CoordinatorRestoreTest, WatchersGoOnWhereTheyWere) {
   const auto cursor = events->CursorOf(token);
   ASSERT_TRUE(cursor.ok()) << cursor.status();
   const EventLog::Batch batch = events->Read(*cursor, 100);
-  ASSERT_EQ(batch.events.size(), 1u);
-  EXPECT_EQ(batch.events[0].progress().step(), 4);
+  ASSERT_EQ(batch.events.size(), 2u);
+  EXPECT_EQ(batch.events[0].incident().kind(), v1::Incident::COORDINATOR_RESTARTED);
+  EXPECT_EQ(batch.events[1].progress().step(), 4);
   EXPECT_EQ(batch.events[0].missed(), 0);
   // And who comes new sees all of it.
   EXPECT_EQ(events->Read(0, 1).events[0].job().state(), v1::FORMING);

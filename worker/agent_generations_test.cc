@@ -1,5 +1,6 @@
 #include "worker/agent_generations.h"
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ class AgentGenerationsTest : public testing::Test {
     handoff.hello = HelloOf(1);
     handoff.agent_socket.Reset(ends[1]);
     for (int i = 0; i < kHandoffFiles; ++i) handoff.files.push_back(File());
-    handoff.peer_pidfds.push_back(File());
+    handoff.peer_pidfds.push_back(Living());
     auto memory = HostMemory::Map(std::move(handoff));
     EXPECT_TRUE(memory.ok()) << memory.status();
     relay_ = std::make_shared<EndRelay>(nullptr);
@@ -45,6 +46,8 @@ class AgentGenerationsTest : public testing::Test {
         .memory = *memory, .relay = relay_, .planned = {}, .context = {.faults = &faults_}});
   }
 
+  // As the pidfd of a process that lives: never readable.
+  static UniqueFd Living() { return UniqueFd(eventfd(0, EFD_CLOEXEC)); }
   static UniqueFd File() { return UniqueFd(dup(MemoryFile::Create("test", 2 * kPageBytes)->fd())); }
 
   v1::AgentHello HelloOf(int64_t generation) {
@@ -66,7 +69,7 @@ class AgentGenerationsTest : public testing::Test {
   }
 
   void HandOut(int64_t generation) {
-    const UniqueFd control = File(), pidfd = File();
+    const UniqueFd control = File(), pidfd = Living();
     HandoffSender sender(agent_.get(), HelloOf(generation), {control.get(), pidfd.get()});
     EXPECT_TRUE(*sender.Send());
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/access_rules.h"
 #include "worker/data_path.h"
 
 namespace tessera {
@@ -15,7 +16,8 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 }  // namespace
 
 RendezvousCluster::RendezvousCluster(int world_size) {
-  server_ = *GrpcServer::Start({}, {{v1::MembershipService::service_full_name(), &membership_}});
+  server_ = *GrpcServer::Start({.rules = AccessRules()},
+                               {{v1::MembershipService::service_full_name(), &membership_}});
   v1::CreateJobRequest request;
   v1::JobSpec& spec = *request.mutable_spec();
   spec.set_name("toy");

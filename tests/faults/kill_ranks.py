@@ -17,6 +17,7 @@ maxima. Exits with 0 only if all of it held.
 import argparse
 import pathlib
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -32,7 +33,7 @@ STEPS = 200
 EVERY = 10
 POINTS = {
     "barrier": ["barrier", "unshard_wait"],
-    "reduce": ["gradient_acquire", "reduce_ready", "reduce", "reduce_read", "reduced", "vote"],
+    "reduce": ["gradient_acquire", "reduce_ready", "reduce", "reduce_read", "vote"],
     "optimizer": ["undo_written", "optimizer", "optimizer_done"],
     "checkpoint": ["checkpoint_write", "checkpoint_written"],
 }
@@ -162,6 +163,8 @@ def main():
         cluster, times = run_job(sandbox, f"job-{number}", kills, log)
         ended = cluster.await_end("SUCCEEDED")
         assert int(ended["recoveries"]) == len(kills), ended
+        lost = re.findall(r"incident \d+ LOST: rank (\d+)", "\n".join(cluster.watch.err))
+        assert lost == [str(kill["rank"]) for kill in kills], lost
         assert cluster.losses() == losses, f"{cluster.losses()}\nare not\n{losses}"
         assert cluster.export().read_bytes() == export, "the export differs"
         sandbox.close()

@@ -134,8 +134,10 @@ class GptProgram {
     };
     TESSERA_ASSIGN_OR_RETURN(const StepInfo info, session_.BeginStep(options));
     if (info.recovered.has_value()) {
+      throughput_.Stop(job_.global_batch() * batch_.context);
       TESSERA_ASSIGN_OR_RETURN(const bool done, FollowUp(*info.recovered));
       if (done) return true;
+      throughput_.Start();
     }
     if (info.step > job_.steps()) return true;
     TESSERA_ASSIGN_OR_RETURN(const StepResult result, TrainStep(info));

@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/job_spec.h"
+#include "common/report_schedule.h"
 #include "common/status_macros.h"
 #include "coordinator/model_import/hf_config.h"
 
@@ -187,7 +188,8 @@ absl::StatusOr<ControlFigures> BenchControl(const ControlBenchOptions& options) 
                             .workers = options.workers,
                             .local_workers = local,
                             .connections = options.connections,
-                            .units = figures.units});
+                            .units = figures.units,
+                            .step = ReportSchedule::Period(options.workers, figures.units)});
   TESSERA_RETURN_IF_ERROR(MeasureForm(coordinator, members, &figures));
   TESSERA_RETURN_IF_ERROR(MeasureSteady(coordinator, options, members, &figures));
   TESSERA_RETURN_IF_ERROR(MeasureGetPlan(options, members, &figures));

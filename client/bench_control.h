@@ -40,7 +40,8 @@ struct ControlFigures {
   double coordinator_cpu_seconds = 0;
   // Until the end of the bench.
   int64_t coordinator_peak_rss_bytes = 0;
-  // Of one core, while each member sends a heartbeat a second and each rank a report every 10.
+  // Of one core, while each member sends a heartbeat a second and each rank reports as it would in
+  // training.
   double steady_core_fraction = 0;
   // What was sent in that time, a second: a load that is not kept up shows here.
   double heartbeats_per_second = 0;

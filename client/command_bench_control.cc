@@ -87,7 +87,7 @@ std::string ControlTable(const std::vector<ControlFigures>& all) {
       table.ToString(), "\nEach worker listed the ", all[0].units,
       " units of Llama-3.1-405B. FORM: from the first join\nto the last start; CPU: the "
       "coordinator's in that time. GROWTH: against the row\nbefore. STEADY: with a heartbeat a "
-      "second of each member and a report of each\nworker every 10 s.\n");
+      "second of each member and the reports of its\nworkers.\n");
 }
 
 int RunBenchControl(const BenchControlFlags& flags) {

@@ -197,7 +197,7 @@ absl::Status SessionImpl::Recover() {
   ended_ = false;
   failure_ = absl::OkStatus();
   unsent_progress_ = recent_progress_;
-  last_report_ = absl::InfinitePast();
+  reports_.Restart();
   LogInfo(absl::StrCat("goes on with step ", state_.step + 1, " in generation ",
                        parts_.assignment.generation(),
                        attempt_ > 1 ? absl::StrCat(", attempt ", attempt_) : ""));

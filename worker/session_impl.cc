@@ -16,8 +16,6 @@
 namespace tessera {
 namespace {
 
-// Often enough for people who watch, seldom enough to cost nothing.
-constexpr absl::Duration kReportPeriod = absl::Milliseconds(500);
 // A session that is over says so for at most so long: its coordinator may be stopped.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 // Lines that a generation's end may have kept from the coordinator, which drops those it has.
@@ -57,7 +55,9 @@ SessionImpl::SessionImpl(SessionParts parts)
       norm_type_(NormTypeOf(parts_.spec.optimizer()).value_or(2)),
       unmanaged_(norm_type_),
       loss_scale_(parts_.spec.mixed_precision().loss_scale()),
-      state_(parts_.start) {
+      state_(parts_.start),
+      reports_(parts_.assignment.world_size(), static_cast<int64_t>(parts_.planned.units.size()),
+               parts_.assignment.rank()) {
   if (!state_.path.empty()) loss_scale_.Restore(state_.loss_scale, state_.loss_scale_steps);
   KeepLossScale();
   parts_.store->WriteComputeSlices();
@@ -344,8 +344,7 @@ void SessionImpl::ReportProgress(const v1::Progress& progress) {
 
 void SessionImpl::Report(bool now) {
   const absl::Time time = Clock::Real()->Now();
-  if (parts_.membership == nullptr || (!now && time - last_report_ < kReportPeriod)) return;
-  last_report_ = time;
+  if (parts_.membership == nullptr || !reports_.Begin(time, now)) return;
   v1::ReportStatsRequest report;
   report.set_job(parts_.assignment.job());
   report.set_generation(parts_.assignment.generation());
@@ -353,8 +352,10 @@ void SessionImpl::Report(bool now) {
   report.set_incarnation(parts_.incarnation);
   report.set_step(state_.step);
   report.set_measured_bytes(parts_.measured_bytes);
-  for (v1::OperationSample& sample : stats_.TakeChanged())
-    *report.add_samples() = std::move(sample);
+  if (reports_.with_samples()) {
+    for (v1::OperationSample& sample : stats_.TakeChanged())
+      *report.add_samples() = std::move(sample);
+  }
   for (v1::Progress& progress : unsent_progress_) *report.add_progress() = std::move(progress);
   unsent_progress_.clear();
   if (parts_.assignment.rank() == 0)

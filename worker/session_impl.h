@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
+#include "common/report_schedule.h"
 #include "worker/checkpoint_saver.h"
 #include "worker/loss_scale.h"
 #include "worker/norm.h"
@@ -170,9 +171,8 @@ class SessionImpl {
   LossScale loss_scale_;
   TrainingState state_;  // of the last step committed
   std::vector<v1::Progress> unsent_progress_;
-  absl::Time last_report_ = absl::InfinitePast();
+  ReportSchedule reports_;
   std::unique_ptr<CheckpointSaver> saver_;  // of the generation
-
   bool ended_ = false;  // the generation is over, and the next BeginStep joins another
   // Of the generation: leases of an earlier one have nothing to release.
   std::shared_ptr<char> life_ = std::make_shared<char>();

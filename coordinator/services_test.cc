@@ -235,7 +235,9 @@ TEST_F(ServicesTest, RefusedJoinsEndTheStreamWithTheReason) {
   ASSERT_TRUE(Create(CreateRequest("gpt", 1)).ok());
   Stream first(members_.get(), HostJoin("gpt", 1));
   EXPECT_TRUE(first.Read().has_welcome());
-  EXPECT_EQ(Reason(Stream(members_.get(), HostJoin("gpt", 1)).Finish()), "SECOND_HOST");
+  v1::AttendRequest other = HostJoin("gpt", 1);
+  other.mutable_join_host()->set_incarnation("other");
+  EXPECT_EQ(Reason(Stream(members_.get(), other).Finish()), "SECOND_HOST");
 }
 
 TEST_F(ServicesTest, UnitsArePagedAndUnknownJobsNotFound) {

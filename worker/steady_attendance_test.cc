@@ -31,12 +31,15 @@ class SteadyAttendanceTest : public testing::Test {
                   return opening;
                 },
             .on_response = [](const v1::AttendResponse& response) { return !response.has_end(); },
-            .on_away = [this](const absl::Status& status) { away_.set_value(status); },
+            .on_away =
+                [this](const absl::Status& status) {
+                  if (!was_away_.exchange(true)) away_.set_value(status);
+                },
             .on_done = [this](const absl::Status& status) { done_.set_value(status); }});
   }
 
   FakeMembershipService service_;
-  std::atomic<bool> exited_{false};
+  std::atomic<bool> exited_{false}, was_away_{false};
   std::promise<absl::Status> away_, done_;
   std::unique_ptr<SteadyAttendance> attendance_;
 };

@@ -137,7 +137,9 @@ int Verdict::Accusations(const Evidence& evidence) const {
 std::optional<Blame> Verdict::Decide(absl::Time now) const {
   const Evidence* best = nullptr;
   const auto weight = [this](const Evidence& evidence) {
-    return std::make_tuple(static_cast<int>(evidence.kind), -Accusations(evidence));
+    // Who waited in vain itself says more than who heard of it.
+    return std::make_tuple(static_cast<int>(evidence.kind), -Accusations(evidence),
+                           evidence.code == absl::StatusCode::kDeadlineExceeded ? 0 : 1);
   };
   for (const Evidence& evidence : evidence_) {
     if (!Counts(evidence)) continue;

@@ -17,7 +17,8 @@
 //   5. its lease ended;
 //   6. it left with an error of its own, or without having finished.
 // A rank that can go no further but keeps its process (RankBroken) says as much as one that left.
-// Equal evidence goes to the rank that most others blame, then to what came first. A rank that left
+// Equal evidence goes to the rank that most others blame, then to who waited in vain itself
+// (DEADLINE_EXCEEDED), then to what came first. A rank that left
 // blaming another is a victim: how its process ended does not count. If the blamed rank left with
 // an error of its own, that error is the reason.
 //

@@ -186,7 +186,10 @@ def test_a_way_to_the_coordinator_that_breaks_is_taken_again(sandbox, undisturbe
         proxy.cut()
         proxy.mend()
         cluster.await_end("SUCCEEDED")
-        assert cluster.losses() == undisturbed[0]
+        # Lines that a rank could not tell before it was started again are lost with it.
+        losses = cluster.losses()
+        assert losses.items() <= undisturbed[0].items(), (losses, undisturbed[0])
+        assert "400/400" in losses
         assert cluster.export().read_bytes() == undisturbed[1]
         assert agent.wait(2 * PROMISE) == 0, agent.transcript()
 

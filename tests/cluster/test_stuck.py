@@ -31,6 +31,7 @@ def incidents_of(cluster):
 def test_stopped_rank_is_named_with_unit_and_operation(sandbox, job):
     cluster = Cluster(sandbox, job=job)
     cluster.watch.wait_for_line("step 20/")
+    positioned_workers(cluster)
     victim = cluster.pid_of(1)
     began = time.monotonic()
     os.kill(victim, signal.SIGSTOP)

@@ -37,7 +37,7 @@ def test_stopped_rank_is_named_with_unit_and_operation(sandbox, job):
     os.kill(victim, signal.SIGSTOP)
     assert cluster.watch.wait() == 1, cluster.watch.transcript()
     took = time.monotonic() - began
-    assert took < COLLECTIVE + PROMISE, took
+    assert took < COLLECTIVE + 1, took
     ended = cluster.await_failed(rank=1)
     # Where the others wait, and what it does instead.
     waited = re.search(
@@ -130,7 +130,7 @@ def test_ranks_with_different_plans_are_refused(sandbox):
     began = time.monotonic()
     assert cluster.watch.wait() == 1, cluster.watch.transcript()
     took = time.monotonic() - began
-    assert took < PROMISE, took
+    assert took < 1, took
     ended = cluster.get("job")
     assert ended["state"] == "FAILED"
     assert ended["failed_rank"] == 1

@@ -188,8 +188,9 @@ class GrpcMembershipClient : public MembershipClient {
       leaving_ = true;
     }
     // Who has done its work waits for a coordinator that is away, since it would be missed. Who has
-    // not is missed in any case, and its agent says more.
-    const absl::Duration away = status.ok() ? kLongAbsence : timeout;
+    // not is missed in any case, and its agent says more: it ends at once.
+    if (!status.ok() && !attendance_->AwaitPresence(absl::ZeroDuration())) return;
+    const absl::Duration away = status.ok() ? kLongAbsence : absl::ZeroDuration();
     const absl::Time give_up = Clock::Real()->Now() + away;
     // Half of the time, so that a coordinator that takes no reports may still take the Leave.
     do {
